@@ -1,0 +1,171 @@
+//! Devices, links and switch tiers. A datasheet peak is a fact with a source; an efficiency is a
+//! fitted number: the two never share a field.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::Dtype;
+
+/// A cluster: one device type, one scale-up domain size, one scale-out network.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cluster {
+    /// Display name.
+    pub name: String,
+    /// The accelerator.
+    pub device: Device,
+    /// GPUs in a node (a host).
+    pub gpus_per_node: u64,
+    /// NVLink, Infinity Fabric, PCIe: what joins GPUs inside a domain.
+    pub scale_up: ScaleUp,
+    /// What joins the domains.
+    pub scale_out: ScaleOut,
+    /// Price of a GPU-hour, if known.
+    pub price_per_gpu_hour: Option<f64>,
+    /// Standard deviation of a rank's arrival at a collective, s (0: off).
+    #[serde(default)]
+    pub jitter_s: f64,
+    /// Probability that a rank is delayed in one collective (packet loss; 0: off).
+    #[serde(default)]
+    pub delay_probability: f64,
+    /// Length of such a delay, s.
+    #[serde(default)]
+    pub delay_s: f64,
+}
+
+/// An accelerator: datasheet facts, then fitted curves.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Device {
+    /// Name, such as `H100 SXM 80 GB`.
+    pub name: String,
+    /// Architecture: `volta`, `ampere`, `hopper`, `blackwell`, `ada`, `cdna3`, …
+    pub architecture: String,
+    /// Dense peak per format, FLOP/s.
+    pub peak_flops: BTreeMap<Dtype, f64>,
+    /// HBM capacity, bytes.
+    pub memory_bytes: f64,
+    /// HBM bandwidth, bytes/s.
+    pub memory_bytes_per_s: f64,
+    /// Streaming multiprocessors (compute units).
+    pub sms: u64,
+    /// L2 cache, bytes.
+    pub l2_bytes: f64,
+    /// Fitted GEMM curve per format.
+    pub gemm: BTreeMap<Dtype, GemmCurve>,
+    /// Fitted attention curve per kernel generation.
+    pub attention: BTreeMap<AttentionKernel, AttentionCurve>,
+    /// Time of a GEMM inside a long training job over its time in a short benchmark (power, real
+    /// operands), per format.
+    pub sustained_ratio: BTreeMap<Dtype, f64>,
+}
+
+/// Curve of GEMM time against shape; see [`crate::kernels`] for the equation.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GemmCurve {
+    /// Share of the datasheet peak that an infinite GEMM reaches.
+    pub efficiency: f64,
+    /// Depth k at which half the asymptotic rate is lost to prologue and epilogue.
+    pub k_half: f64,
+    /// Weight of wave quantisation: 0 none, 1 whole waves.
+    pub wave: f64,
+    /// Tile side at which half the rate is lost to operand traffic.
+    pub tile_half: f64,
+    /// Share of HBM bandwidth that a memory-bound GEMM reaches.
+    pub memory_efficiency: f64,
+    /// Fixed time of a kernel, s.
+    pub base_s: f64,
+}
+
+/// Generation of attention kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AttentionKernel {
+    /// Batched GEMMs with a materialised score matrix.
+    Unfused,
+    /// FlashAttention-2 class.
+    Flash2,
+    /// FlashAttention-3 / cuDNN / FA4 class: the device's best.
+    Flash3,
+}
+
+/// Curve of attention time; see [`crate::kernels`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttentionCurve {
+    /// Share of the bf16 peak that the core reaches at long sequences.
+    pub efficiency: f64,
+    /// Sequence length at which half the rate is lost.
+    pub seq_half: f64,
+    /// Share of HBM bandwidth that decode attention reaches.
+    pub memory_efficiency: f64,
+    /// Fixed time of a kernel, s.
+    pub base_s: f64,
+}
+
+/// Links inside a domain.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScaleUp {
+    /// GPUs in one domain (8 for HGX, 72 for NVL72).
+    pub domain_gpus: u64,
+    /// Peak of one GPU's links, bytes/s each way.
+    pub bytes_per_s: f64,
+    /// The switch can reduce (NVLS, SHARP).
+    pub in_switch_reduction: bool,
+    /// Fitted costs of collectives inside the domain.
+    pub fabric: Fabric,
+}
+
+/// Links between domains.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScaleOut {
+    /// NICs in a node.
+    pub nics_per_node: u64,
+    /// Peak of one NIC, bytes/s each way.
+    pub nic_bytes_per_s: f64,
+    /// Switch tiers from the rail or leaf upwards. Empty: one non-blocking tier.
+    #[serde(default)]
+    pub tiers: Vec<Tier>,
+    /// Fitted costs of collectives between domains.
+    pub fabric: Fabric,
+}
+
+/// A switch tier.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tier {
+    /// Name, such as `leaf` or `spine`.
+    pub name: String,
+    /// GPUs below one switch (or pod) of the tier.
+    pub gpus: u64,
+    /// Down-links over up-links: what traffic that leaves such a group is divided by (1: none).
+    pub oversubscription: f64,
+    /// Latency that crossing the tier adds, s.
+    pub latency_s: f64,
+}
+
+/// Fitted costs of collectives on one kind of link.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fabric {
+    /// Fixed time of any collective, s.
+    pub base_s: f64,
+    /// Time per hop of a ring, s.
+    pub ring_hop_s: f64,
+    /// Time per hop of a tree, s.
+    pub tree_hop_s: f64,
+    /// Share of the peak that all-reduce reaches (bus bandwidth / peak).
+    pub all_reduce_efficiency: f64,
+    /// Share that all-gather and reduce-scatter reach.
+    pub gather_efficiency: f64,
+    /// Share that all-to-all reaches.
+    pub all_to_all_efficiency: f64,
+    /// Share that point-to-point reaches.
+    pub p2p_efficiency: f64,
+    /// Bytes (per rank and step) at which half the bandwidth is reached.
+    pub half_bytes: f64,
+}

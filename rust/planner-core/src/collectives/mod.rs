@@ -1,0 +1,1 @@
+//! Collectives: volume (closed forms), time (algorithm × protocol × tier), selection.

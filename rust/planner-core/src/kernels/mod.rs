@@ -1,0 +1,1 @@
+//! Kernels: time from shape and a fitted curve.

@@ -1,0 +1,1 @@
+//! KV cache: bytes, blocks, engine arithmetic, prefix caches and trace replay.

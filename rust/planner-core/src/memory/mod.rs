@@ -1,0 +1,1 @@
+//! Memory per pipeline stage: weights, gradients, optimizer, activations, buffers.

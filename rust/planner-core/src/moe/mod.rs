@@ -1,0 +1,1 @@
+//! MoE routing: loads, hot ranks, expert placement.

@@ -1,0 +1,1 @@
+//! Pipeline schedules: bubble, in-flight micro-batches, replay.

@@ -1,0 +1,1 @@
+//! Sweeps: engine, table, Pareto front, bounds.

@@ -1,0 +1,3 @@
+//! The training estimate: context + layout → one row of named terms.
+
+pub mod workload;
