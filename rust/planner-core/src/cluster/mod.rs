@@ -56,9 +56,20 @@ pub struct Device {
     pub gemm: BTreeMap<Dtype, GemmCurve>,
     /// Fitted attention curve per kernel generation.
     pub attention: BTreeMap<AttentionKernel, AttentionCurve>,
-    /// Time of a GEMM inside a long training job over its time in a short benchmark (power, real
-    /// operands), per format.
-    pub sustained_ratio: BTreeMap<Dtype, f64>,
+    /// What training makes of the curves.
+    pub training: DeviceTraining,
+}
+
+/// How kernels inside a long training job differ from a short benchmark of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceTraining {
+    /// GEMM time in training (power, real operands, casts) over that of the curve, per format.
+    pub gemm_ratio: BTreeMap<Dtype, f64>,
+    /// Share of the bf16 peak that the attention core reaches over forward and backward.
+    pub attention_efficiency: BTreeMap<AttentionKernel, f64>,
+    /// Time of memory-bound operators over bytes / HBM bandwidth, device part.
+    pub memory_bound_ratio: f64,
 }
 
 /// Curve of GEMM time against shape; see [`crate::kernels`] for the equation.

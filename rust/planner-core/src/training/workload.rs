@@ -25,6 +25,8 @@ pub struct Training {
     pub attention_kernel: AttentionKernel,
     /// Dropout masks are drawn and kept.
     pub dropout: bool,
+    /// Layers are launched as CUDA graphs.
+    pub cuda_graphs: bool,
     /// Hottest expert-parallel rank's rows over the mean (1: balanced).
     pub moe_imbalance: f64,
     /// Train the multi-token-prediction heads.
