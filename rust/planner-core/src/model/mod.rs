@@ -41,8 +41,16 @@ pub struct Model {
     /// language-model time.
     #[serde(default)]
     pub towers: Vec<Tower>,
+    /// Residual streams of width H that a token carries from layer to layer (hyper-connections; 1:
+    /// the usual single stream).
+    #[serde(default = "one")]
+    pub residual_streams: u64,
     /// Format in which the checkpoint stores its linear weights.
     pub weight_dtype: crate::units::Dtype,
+}
+
+const fn one() -> u64 {
+    1
 }
 
 /// One kind of decoder layer.
@@ -119,6 +127,31 @@ pub struct Attention {
     pub shares_k_and_v: bool,
     /// Sparse-attention indexer, if any.
     pub indexer: Option<Indexer>,
+    /// Rank of the query compression (0: q projects directly from H).
+    #[serde(default)]
+    pub q_lora_rank: u64,
+    /// Rank per group of a grouped low-rank output projection (0: one heads·d_v × H matrix).
+    #[serde(default)]
+    pub o_lora_rank: u64,
+    /// Groups of the low-rank output projection (0 or 1: one).
+    #[serde(default)]
+    pub o_groups: u64,
+    /// Keys outside the window are kept pooled, if they are.
+    #[serde(default)]
+    pub compress: Option<Compress>,
+}
+
+/// Pooled long-range keys (DeepSeek-V4): one cache entry for every `ratio` tokens, besides the
+/// window that `span` names.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Compress {
+    /// Tokens pooled into one entry.
+    pub ratio: u64,
+    /// Pooled entries that a query sees (0: all of them).
+    pub top_k: u64,
+    /// Parameters of the pooling projections, biases and norms.
+    pub params: u64,
 }
 
 /// Multi-head latent attention.
