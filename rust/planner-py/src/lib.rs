@@ -1,10 +1,18 @@
 //! Python binding of `planner-core`: convert, call, map errors. No arithmetic.
+//!
+//! A file here has the name of the core room that it binds, and one `pymodule_export` line below.
 
 use pyo3::prelude::*;
+
+pub mod errors;
+pub mod frame;
 
 #[pymodule]
 mod _core {
     /// Version of the core.
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+    #[pymodule_export]
+    use crate::frame::Frame;
 }

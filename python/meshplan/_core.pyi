@@ -1,0 +1,16 @@
+"""Types of the compiled core; ``make types`` holds them to it."""
+
+from typing import Any, final
+
+VERSION: str
+
+@final
+class Frame:
+    """Columns of results; read it with ``polars.DataFrame(frame)``."""
+
+    @property
+    def column_names(self) -> list[str]: ...
+    def __len__(self) -> int: ...
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> Any: ...
+    def __arrow_c_schema__(self) -> Any: ...
+    def _buffer_addresses(self) -> dict[str, int]: ...
