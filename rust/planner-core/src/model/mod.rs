@@ -4,6 +4,8 @@
 //! decoder layer in order, which kind it is. Everything that costs time or memory is derived from
 //! it; nothing downstream knows a model's name.
 
+pub mod work;
+
 use serde::{Deserialize, Serialize};
 
 /// A decoder-only language model.

@@ -1,4 +1,266 @@
 //! The training estimate: context + layout → one row of named terms.
+//!
+//! Pure: no globals, no I/O. [`Estimator::layer_costs`] is the expensive table, everything else
+//! combines its entries; [`Estimator::row`] goes the same way for one layout, so a row and the sweep
+//! agree to the bit.
 
+pub mod block;
+mod clock;
+pub mod group;
+pub mod layer;
+pub mod links;
+pub mod rates;
+pub mod row;
 pub mod software;
+pub mod stage;
 pub mod workload;
+
+pub use clock::join;
+
+use crate::cluster::{AttentionKernel, Cluster};
+use crate::error::{Error, Result};
+use crate::model::Model;
+use crate::units::Dtype;
+
+use block::Block;
+use links::Links;
+use rates::Rates;
+use software::Software;
+use workload::Training;
+
+/// Parameters of one layer kind, by what divides them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct KindParams {
+    /// Divided by tensor parallelism.
+    pub sharded: f64,
+    /// Held whole by every rank.
+    pub replicated: f64,
+    /// Routed experts: divided by ep · etp.
+    pub expert: f64,
+}
+
+/// A model on a cluster under a workload: all that a layout needs to be estimated.
+#[derive(Clone, Debug)]
+pub struct Estimator {
+    pub(crate) model: Model,
+    pub(crate) cluster: Cluster,
+    pub(crate) training: Training,
+    pub(crate) software: Software,
+    pub(crate) gpus: u64,
+    pub(crate) kind_params: Vec<KindParams>,
+    pub(crate) links: Links,
+    hidden: f64,
+    streams: f64,
+    unfused: bool,
+    quantized: bool,
+    linear_rates: Rates,
+    plain_rates: Rates,
+    core_flops_per_s: f64,
+    score_s_per_byte: f64,
+    memory_bound_s_per_byte: f64,
+    permute_s_per_byte: f64,
+    scan_s_per_byte: f64,
+    launch_s: f64,
+    tp_exposed: f64,
+    p2p_base_s: f64,
+    barrier_s: f64,
+}
+
+impl Estimator {
+    /// Prepares an estimate.
+    ///
+    /// # Errors
+    /// When the device has no peak or curve for a format that the workload needs.
+    pub fn new(
+        model: Model,
+        cluster: Cluster,
+        training: Training,
+        software: Software,
+        gpus: u64,
+    ) -> Result<Self> {
+        let device = &cluster.device;
+        let linear_rates = Rates::new(device, training.compute_dtype)?;
+        let plain_rates = Rates::new(device, training.param_dtype)?;
+        let unfused = training.attention_kernel == AttentionKernel::Unfused;
+        let efficiency = device
+            .training
+            .attention_efficiency
+            .get(&training.attention_kernel)
+            .ok_or_else(|| Error::Missing {
+                name: format!(
+                    "device.training.attention_efficiency.{:?} of {}",
+                    training.attention_kernel, device.name
+                ),
+                hint: "add it to the cluster file or choose another attention kernel".into(),
+            })?;
+        let hbm = device.memory_bytes_per_s;
+        let passes = software.memory_bound_ratio * device.training.memory_bound_ratio;
+        let graph = if training.cuda_graphs {
+            software.graph_launch_ratio
+        } else {
+            1.0
+        };
+        let delayed = 1.0 - (1.0 - cluster.delay_probability).powf(gpus as f64);
+        let spread = cluster.jitter_s * (2.0 * (gpus as f64).max(1.0).ln()).sqrt();
+        Ok(Self {
+            hidden: model.hidden as f64,
+            streams: model.residual_streams as f64,
+            kind_params: model
+                .kinds
+                .iter()
+                .map(|k| kind_params(k, model.hidden))
+                .collect(),
+            links: Links::new(&cluster),
+            unfused,
+            quantized: training.compute_dtype.bytes() < 2.0,
+            core_flops_per_s: efficiency * plain_rates.peak,
+            score_s_per_byte: software.score_ratio / hbm,
+            memory_bound_s_per_byte: passes / hbm,
+            permute_s_per_byte: software.permute_ratio / hbm,
+            scan_s_per_byte: software.scan_ratio / hbm,
+            launch_s: software.kernel_launch_s * graph,
+            tp_exposed: if training.overlap.tp {
+                software.tp_overlap_exposed_ratio
+            } else {
+                software.tp_exposed_ratio
+            },
+            p2p_base_s: cluster.scale_out.fabric.ring_hop_s,
+            barrier_s: spread + delayed * cluster.delay_s,
+            linear_rates,
+            plain_rates,
+            model,
+            cluster,
+            training,
+            software,
+            gpus,
+        })
+    }
+
+    /// Vocabulary padded to a multiple of `vocab_multiple` · tp.
+    #[must_use]
+    pub fn padded_vocab(&self, tp: u32) -> f64 {
+        let multiple = self.training.vocab_multiple.max(1) * u64::from(tp);
+        (self.model.vocab.div_ceil(multiple) * multiple) as f64
+    }
+
+    fn tp_sync_s(&self, tp: u32) -> f64 {
+        let [two, four, eight] = self.software.tp_sync_s;
+        match tp {
+            0..=2 => two,
+            3..=4 => four,
+            _ => eight,
+        }
+    }
+
+    fn imbalance(&self, ep: u32, _local_tokens: f64) -> f64 {
+        if ep > 1 {
+            self.training.moe_imbalance
+        } else {
+            1.0
+        }
+    }
+
+    /// Buffers of the framework and of pipeline messages.
+    fn buffers(&self, block: &Block) -> f64 {
+        let messages = if block.pp > 1.0 {
+            2.0 * block.boundary_bytes
+        } else {
+            0.0
+        };
+        self.software.buffer_bytes + messages
+    }
+
+    /// Allocated bytes and the context fit into the device.
+    #[must_use]
+    pub fn fits(&self, allocated: f64) -> bool {
+        allocated + self.software.context_bytes <= self.cluster.device.memory_bytes
+    }
+
+    /// Ratio of 16-bit peak: what MFU is measured against.
+    #[must_use]
+    pub fn peak_flops(&self, dtype: Dtype) -> Option<f64> {
+        self.cluster.device.peak_flops.get(&dtype).copied()
+    }
+}
+
+fn kind_params(kind: &crate::model::LayerKind, hidden: u64) -> KindParams {
+    use crate::model::{FeedForward, Mixer};
+    let h = hidden as f64;
+    let mut p = KindParams {
+        replicated: (kind.norm_params + kind.extra_params) as f64,
+        ..KindParams::default()
+    };
+    match &kind.mixer {
+        Some(Mixer::Attention(a)) => {
+            let (heads, dk, dv) = (a.heads as f64, a.head_dim as f64, a.v_head_dim as f64);
+            let kv = if a.shares_kv { 0.0 } else { a.kv_heads as f64 };
+            let kvw = kv * (dk + if a.shares_k_and_v { 0.0 } else { dv });
+            let q = if a.q_lora_rank > 0 {
+                let r = a.q_lora_rank as f64;
+                p.replicated += h * r;
+                r * heads * dk
+            } else {
+                h * heads * dk
+            };
+            let o = if a.o_lora_rank > 0 {
+                let (r, g) = (a.o_lora_rank as f64, a.o_groups.max(1) as f64);
+                r * heads * dv + g * r * h
+            } else {
+                h * heads * dv
+            };
+            p.sharded += q + h * kvw + o + if a.output_gate { h * heads * dv } else { 0.0 };
+            p.sharded += a.bias_params as f64;
+            p.replicated += a.head_params as f64
+                + a.indexer.as_ref().map_or(0.0, |i| i.params as f64)
+                + a.compress.as_ref().map_or(0.0, |c| c.params as f64);
+        }
+        Some(Mixer::Mla(a)) => {
+            let heads = a.heads as f64;
+            let (nope, rope, v) = (
+                a.qk_nope_head_dim as f64,
+                a.qk_rope_head_dim as f64,
+                a.v_head_dim as f64,
+            );
+            let (qr, kr) = (a.q_lora_rank as f64, a.kv_lora_rank as f64);
+            if a.q_lora_rank > 0 {
+                p.replicated += h * qr;
+                p.sharded += qr * heads * (nope + rope);
+            } else {
+                p.sharded += h * heads * (nope + rope);
+            }
+            p.replicated += h * (kr + rope)
+                + a.head_params as f64
+                + a.indexer.as_ref().map_or(0.0, |i| i.params as f64);
+            p.sharded += kr * heads * (nope + v)
+                + heads * v * h
+                + a.bias_params as f64
+                + if a.output_gate { h * heads * v } else { 0.0 };
+        }
+        Some(Mixer::Linear(l)) => {
+            p.sharded += (l.in_params + l.out_params + l.other_params) as f64;
+        }
+        Some(Mixer::Mamba2(x)) => {
+            let inner = (x.heads * x.head_dim) as f64;
+            p.sharded += h * (2.0 * inner + (2 * x.groups * x.state + x.heads) as f64)
+                + inner * h
+                + x.other_params as f64;
+        }
+        None => {}
+    }
+    match &kind.feed_forward {
+        Some(FeedForward::Dense(d)) => {
+            let fan = if d.gated { 3.0 } else { 2.0 };
+            p.sharded += fan * h * d.intermediate as f64 + d.bias_params as f64;
+        }
+        Some(FeedForward::Moe(m)) => {
+            let fan = if m.gated { 3.0 } else { 2.0 };
+            p.expert += m.experts as f64
+                * (fan * m.expert_hidden as f64 * m.intermediate as f64
+                    + m.expert_bias_params as f64);
+            p.sharded += fan * h * m.shared_intermediate as f64 + m.latent_params as f64;
+            p.replicated += m.router_params as f64;
+        }
+        None => {}
+    }
+    p
+}

@@ -16,6 +16,8 @@ pub struct Software {
     pub memory_bound_ratio: f64,
     /// As `memory_bound_ratio`, for the scan of a state-space or linear-attention mixer.
     pub scan_ratio: f64,
+    /// As `memory_bound_ratio`, for the softmax, mask and dropout of unfused attention.
+    pub score_ratio: f64,
     /// CPU time to launch one kernel, s.
     pub kernel_launch_s: f64,
     /// GPU idle time between two kernels, s.

@@ -1,0 +1,402 @@
+//! The hot part: a dozen scalars per (table entry, stage plan, recomputation), and from them the
+//! step time and peak memory of each (schedule, sharding) in some tens of instructions.
+
+use crate::layout::{Recompute, Schedule};
+
+use super::Estimator;
+use super::group::GroupCosts;
+use super::layer::{LayerCosts, Terms, UnitCosts};
+use super::stage::{StageClass, StagePlan};
+
+/// One stage class for one micro-batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StageCosts {
+    /// Forward, s.
+    pub forward: f64,
+    /// Backward with recomputation, s.
+    pub backward: f64,
+    /// Weight-gradient part of the backward, s.
+    pub weight_gradient: f64,
+    /// Activations that one micro-batch in flight keeps, bytes.
+    pub activation_bytes: f64,
+    /// Working set of recomputation, bytes.
+    pub working_bytes: f64,
+    /// Logits and loss workspace, bytes.
+    pub logits_bytes: f64,
+    /// Earliest stage of the class.
+    pub stage: f64,
+}
+
+/// What the (schedule, sharding) rows of one block share.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Block {
+    /// Per class of the stage plan.
+    pub stages: Vec<StageCosts>,
+    /// Class of the slowest stage.
+    pub slowest: usize,
+    /// Time of one micro-batch on the slowest stage, s.
+    pub slowest_s: f64,
+    /// The same on all other stages together, s.
+    pub others_s: f64,
+    /// Weight-gradient time of all other stages together, s.
+    pub others_weight_gradient: f64,
+    /// Time of one pipeline message, s.
+    pub message_s: f64,
+    /// Bytes of one pipeline message.
+    pub boundary_bytes: f64,
+    /// Stages p.
+    pub pp: f64,
+    /// Virtual chunks v.
+    pub vpp: f64,
+}
+
+/// Step time and memory of one row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Key {
+    /// Step time, s.
+    pub step_s: f64,
+    /// Bytes that the framework allocates on the fullest rank.
+    pub allocated_bytes: f64,
+    /// Class of the fullest rank.
+    pub fullest: usize,
+    /// Allocated bytes and context fit into the device.
+    pub fits: bool,
+}
+
+/// Step-level terms beside the micro-batches of the slowest stage.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StepTerms {
+    /// m micro-batches on the slowest stage, s.
+    pub compute: f64,
+    /// Bubble, s.
+    pub bubble: f64,
+    /// Pipeline messages, s.
+    pub pp: f64,
+    /// Exposed data-parallel communication, s.
+    pub dp: f64,
+    /// Optimizer, s.
+    pub optimizer: f64,
+    /// Fixed time of a step, s.
+    pub fixed: f64,
+    /// Waiting for delayed ranks, s.
+    pub straggler: f64,
+}
+
+impl StepTerms {
+    /// Step time: the sum of the terms.
+    #[must_use]
+    pub fn total(&self) -> f64 {
+        self.compute
+            + self.bubble
+            + self.pp
+            + self.dp
+            + self.optimizer
+            + self.fixed
+            + self.straggler
+    }
+}
+
+/// Share of micro-batches' activations in flight on stage i, in stage equivalents.
+///
+/// GPipe m; 1F1B and ZB-H1 min(p − i, m); interleaved (2(p − i − 1) + (v − 1)p + 1)/v, at most m;
+/// DualPipe p + 1.
+///
+/// ```
+/// use planner_core::layout::Schedule;
+/// use planner_core::training::block::in_flight;
+/// assert_eq!(in_flight(Schedule::OneFOneB, 0.0, 8.0, 1.0, 64.0), 8.0);
+/// assert_eq!(in_flight(Schedule::OneFOneB, 7.0, 8.0, 1.0, 64.0), 1.0);
+/// assert_eq!(in_flight(Schedule::GPipe, 7.0, 8.0, 1.0, 64.0), 64.0);
+/// assert_eq!(in_flight(Schedule::Interleaved, 0.0, 8.0, 4.0, 64.0), 39.0 / 4.0);
+/// ```
+#[must_use]
+pub fn in_flight(schedule: Schedule, i: f64, p: f64, v: f64, m: f64) -> f64 {
+    match schedule {
+        Schedule::GPipe => m,
+        Schedule::OneFOneB | Schedule::ZbH1 => (p - i).min(m),
+        Schedule::Interleaved => ((2.0 * (p - i - 1.0) + (v - 1.0) * p + 1.0) / v).min(m),
+        Schedule::DualPipe => (p + 1.0).min(m),
+    }
+}
+
+impl Block {
+    /// Terms of a step under a schedule.
+    #[inline]
+    #[must_use]
+    pub fn step(
+        &self,
+        est: &Estimator,
+        schedule: Schedule,
+        group: &GroupCosts,
+        m: f64,
+    ) -> StepTerms {
+        let slow = &self.stages[self.slowest];
+        let software = &est.software;
+        let overlap = est.training.overlap.dp;
+        let bubble = match schedule {
+            Schedule::GPipe | Schedule::OneFOneB => self.others_s,
+            Schedule::Interleaved => self.others_s / self.vpp,
+            Schedule::ZbH1 => (self.others_s - 2.0 * self.others_weight_gradient).max(0.0),
+            Schedule::DualPipe => {
+                (self.pp / 2.0 - 1.0).max(0.0)
+                    * (self.slowest_s + slow.backward - 3.0 * slow.weight_gradient).max(0.0)
+            }
+        };
+        let messages = if self.pp > 1.0 {
+            2.0 * (m * self.vpp + self.pp - 1.0)
+        } else {
+            0.0
+        };
+        let (gathers, reduces) = (
+            if group.gather_every { m } else { 1.0 },
+            if group.reduce_every || group.gather_every {
+                m
+            } else {
+                1.0
+            },
+        );
+        let dp = if group.gather_every {
+            let traffic = 2.0 * group.gather_s + group.reduce_s;
+            let compute = self.slowest_s;
+            if overlap {
+                let busy = compute + software.fsdp_contention_ratio * traffic.min(compute);
+                m * (quartic(busy, traffic) - compute)
+            } else {
+                m * traffic
+            }
+        } else if overlap {
+            let gather_window = software.gather_hidden_ratio * slow.forward;
+            let reduce_window = software.reduce_hidden_ratio * slow.backward;
+            (group.gather_s - gather_window).max(0.0)
+                + reduces * (group.reduce_s - reduce_window).max(0.0)
+        } else {
+            group.gather_s + reduces * group.reduce_s
+        };
+        let barriers = if group.gather_every {
+            gathers * 3.0
+        } else {
+            group.barriers
+        };
+        StepTerms {
+            compute: m * self.slowest_s,
+            bubble: software.bubble_ratio * bubble,
+            pp: messages * self.message_s,
+            dp: dp + group.replica_s,
+            optimizer: group.optimizer_s,
+            fixed: software.step_s,
+            straggler: barriers * est.barrier_s,
+        }
+    }
+
+    /// Bytes that the framework allocates on each class, and which one is fullest.
+    #[inline]
+    #[must_use]
+    pub fn allocated(
+        &self,
+        est: &Estimator,
+        schedule: Schedule,
+        group: &GroupCosts,
+        m: f64,
+    ) -> (f64, usize) {
+        let mut peak = (0.0, 0);
+        for (i, (stage, fixed)) in self.stages.iter().zip(&group.memory).enumerate() {
+            let bytes = self.stage_bytes(stage, schedule, m) + fixed.total() + est.buffers(self);
+            if bytes > peak.0 {
+                peak = (bytes, i);
+            }
+        }
+        peak
+    }
+
+    /// Activations, working set and logits of a stage.
+    #[inline]
+    #[must_use]
+    pub fn stage_bytes(&self, stage: &StageCosts, schedule: Schedule, m: f64) -> f64 {
+        stage.activation_bytes * in_flight(schedule, stage.stage, self.pp, self.vpp, m)
+            + stage.working_bytes
+            + stage.logits_bytes
+    }
+
+    /// Step time, memory and fit of one row.
+    #[inline]
+    #[must_use]
+    pub fn key(&self, est: &Estimator, schedule: Schedule, group: &GroupCosts, m: f64) -> Key {
+        let step_s = self.step(est, schedule, group, m).total();
+        let (allocated_bytes, fullest) = self.allocated(est, schedule, group, m);
+        Key {
+            step_s,
+            allocated_bytes,
+            fullest,
+            fits: est.fits(allocated_bytes),
+        }
+    }
+}
+
+/// (a⁴ + b⁴)^¼: the larger where they differ, 19 % above it where they are equal.
+#[inline]
+fn quartic(a: f64, b: f64) -> f64 {
+    let (a2, b2) = (a * a, b * b);
+    (a2 * a2 + b2 * b2).sqrt().sqrt()
+}
+
+impl Estimator {
+    /// Costs that the rows of one (table entry, stage plan, recomputation) share. `recompute_layers`
+    /// counts for `block` only.
+    #[must_use]
+    pub fn block(
+        &self,
+        costs: &LayerCosts,
+        plan: &StagePlan,
+        recompute: Recompute,
+        recompute_layers: u32,
+        stride: f64,
+    ) -> Block {
+        let ep_share = self.dispatch_share(plan);
+        let stages: Vec<StageCosts> = plan
+            .classes
+            .iter()
+            .map(|class| stage_costs(costs, class, recompute, recompute_layers, ep_share))
+            .collect();
+        let fixed = self.software.micro_batch_s;
+        let total = |s: &StageCosts| s.forward + s.backward + fixed;
+        let (mut slowest, mut sum, mut weight) = (0, 0.0, 0.0);
+        for (i, (stage, class)) in stages.iter().zip(&plan.classes).enumerate() {
+            sum += class.stages * total(stage);
+            weight += class.stages * stage.weight_gradient;
+            if total(stage) > total(&stages[slowest]) {
+                slowest = i;
+            }
+        }
+        let slowest_s = total(&stages[slowest]);
+        Block {
+            slowest,
+            slowest_s,
+            others_s: sum - slowest_s,
+            others_weight_gradient: weight - stages[slowest].weight_gradient,
+            message_s: self.software.p2p_latency_s
+                + self.p2p_base_s
+                + self.software.p2p_exposed_ratio * costs.boundary_bytes / self.links.pp(stride),
+            boundary_bytes: costs.boundary_bytes,
+            pp: f64::from(plan.pp),
+            vpp: f64::from(plan.vpp),
+            stages,
+        }
+    }
+
+    /// Exposed share of dispatch and combine: another micro-batch hides them where stages
+    /// interleave.
+    #[must_use]
+    pub fn dispatch_share(&self, plan: &StagePlan) -> f64 {
+        let s = &self.software;
+        let share = if plan.pp > 1 && plan.vpp > 1 {
+            s.dispatch_interleaved_ratio
+        } else {
+            s.dispatch_exposed_ratio
+        };
+        if self.training.overlap.ep {
+            share
+        } else {
+            share.max(1.0)
+        }
+    }
+}
+
+/// Terms of forward and backward (recomputation included) of one class, dispatch unweighted.
+#[must_use]
+pub fn stage_terms(
+    costs: &LayerCosts,
+    class: &StageClass,
+    recompute: Recompute,
+    recompute_layers: u32,
+) -> (Terms, Terms, Terms) {
+    let (mut forward, mut backward, mut again) =
+        (Terms::default(), Terms::default(), Terms::default());
+    for (unit, n) in units(costs, class) {
+        forward = forward.plus(n, &unit.forward);
+        backward = backward.plus(n, &unit.backward);
+    }
+    for (unit, n) in recomputed(costs, class, recompute, recompute_layers) {
+        let terms = if recompute == Recompute::Selective {
+            &unit.selective
+        } else {
+            &unit.full
+        };
+        again = again.plus(n, terms);
+    }
+    (forward, backward, again)
+}
+
+/// Units on a stage: layers by kind, embedding, head.
+pub fn units<'a>(
+    costs: &'a LayerCosts,
+    class: &'a StageClass,
+) -> impl Iterator<Item = (&'a UnitCosts, f64)> {
+    let layers = costs
+        .kinds
+        .iter()
+        .zip(class.counts.iter().copied())
+        .filter(|(_, n)| *n > 0.0);
+    let ends = [(&costs.embedding, class.first), (&costs.head, class.last)];
+    layers.chain(
+        ends.into_iter()
+            .filter(|(_, on)| *on)
+            .map(|(unit, _)| (unit, 1.0)),
+    )
+}
+
+/// Layers of a stage that the backward pass recomputes, by kind.
+pub fn recomputed<'a>(
+    costs: &'a LayerCosts,
+    class: &'a StageClass,
+    recompute: Recompute,
+    recompute_layers: u32,
+) -> impl Iterator<Item = (&'a UnitCosts, f64)> {
+    let whole = matches!(recompute, Recompute::Selective | Recompute::Full);
+    let by_kind = costs
+        .kinds
+        .iter()
+        .zip(class.counts.iter().copied())
+        .filter(move |(_, n)| whole && *n > 0.0);
+    let block = if recompute == Recompute::Block {
+        recompute_layers as usize
+    } else {
+        0
+    };
+    let first = class
+        .layers
+        .iter()
+        .take(block)
+        .map(|&k| (&costs.kinds[k], 1.0));
+    by_kind.chain(first)
+}
+
+fn stage_costs(
+    costs: &LayerCosts,
+    class: &StageClass,
+    recompute: Recompute,
+    recompute_layers: u32,
+    ep_share: f64,
+) -> StageCosts {
+    let (forward, backward, again) = stage_terms(costs, class, recompute, recompute_layers);
+    let seconds = |t: &Terms| t.without_ep() + ep_share * t.ep;
+    let mut stage = StageCosts {
+        forward: seconds(&forward),
+        backward: seconds(&backward) + seconds(&again),
+        stage: f64::from(class.stage),
+        logits_bytes: if class.last { costs.logits_bytes } else { 0.0 },
+        ..StageCosts::default()
+    };
+    for (unit, n) in units(costs, class) {
+        stage.weight_gradient += n * unit.weight_gradient;
+        stage.activation_bytes += n * unit.saved_bytes;
+    }
+    for (unit, n) in recomputed(costs, class, recompute, recompute_layers) {
+        if recompute == Recompute::Selective {
+            stage.activation_bytes += n * (unit.selective_bytes - unit.saved_bytes);
+        } else {
+            stage.activation_bytes += n * (unit.input_bytes - unit.saved_bytes);
+            stage.working_bytes = stage.working_bytes.max(unit.saved_bytes);
+        }
+    }
+    stage
+}
