@@ -4,6 +4,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
+pub mod axes;
+pub mod count;
+pub mod facts;
+pub mod rules;
+pub mod space;
+pub mod walk;
+
 macro_rules! named_enum {
     ($(#[$m:meta])* $name:ident { $($(#[$vm:meta])* $v:ident = $s:literal),+ $(,)? }) => {
         $(#[$m])*
@@ -97,6 +104,20 @@ named_enum! {
         Framework = "framework",
         /// Peak memory exceeds the device.
         Memory = "memory",
+    }
+}
+
+named_enum! {
+    /// Whose rules a layout must obey besides the generic ones.
+    Framework {
+        /// No framework's.
+        Generic = "generic",
+        /// Megatron-LM, Megatron-Core and what is built on them.
+        Megatron = "megatron",
+        /// torchtitan: PyTorch FSDP2 and pipelining.
+        TorchTitan = "torchtitan",
+        /// DeepSpeed: ZeRO, pipeline module, Ulysses.
+        DeepSpeed = "deepspeed",
     }
 }
 
