@@ -218,6 +218,25 @@ mod tests {
     }
 
     #[test]
+    fn the_docs_list_every_rule() {
+        let docs = include_str!("../../../../docs/space.md");
+        for rule in RULES {
+            let row = match rule.check {
+                Check::Layout(..) => {
+                    format!(
+                        "| {} | {} | {} |",
+                        rule.id,
+                        rule.status.name(),
+                        rule.statement()
+                    )
+                }
+                Check::Elsewhere(by) => format!("| {} | {} | {by} |", rule.id, rule.text),
+            };
+            assert!(docs.contains(&row), "docs/space.md lacks: {row}");
+        }
+    }
+
+    #[test]
     fn sentences_name_only_known_values() {
         let facts = crate::layout::space::tests::facts();
         let layout = crate::layout::space::tests::layout();

@@ -110,7 +110,7 @@ pub static RULES: &[Rule] = &[
         "tp · cp · pp · dp ({tp} · {cp} · {pp} · {dp}) must be the number of GPUs ({world})",
         |f, l| l.world() == f.world),
     rule("G12", Status::Layers, Level::Stage,
-        "every stage needs a layer: pp ({pp}) must be at most {layers}",
+        "every stage needs a layer: pp ({pp}) must be at most the layers ({layers})",
         |f, l| l.pp as u64 <= f.layers),
     rule("G13", Status::Experts, Level::Stage,
         "the expert grid must fit: etp · ep · pp ({etp} · {ep} · {pp}) must divide the GPUs ({world})",
