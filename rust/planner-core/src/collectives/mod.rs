@@ -1,1 +1,8 @@
 //! Collectives: volume (closed forms), time (algorithm × protocol × tier), selection.
+
+pub mod data_parallel;
+pub mod expert_parallel;
+pub mod links;
+pub mod straggler;
+pub mod tensor_parallel;
+pub mod volume;

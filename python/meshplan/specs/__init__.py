@@ -1,0 +1,1 @@
+"""Specs: what people write, validated once at the edge, every error at once."""

@@ -1,0 +1,94 @@
+"""Presets of clusters, devices and fabrics, and how a description builds on them.
+
+``presets/clusters.toml`` holds three kinds of table: ``[devices.NAME]``, ``[fabrics.NAME]`` and
+``[clusters.NAME]``. A cluster names its device and fabrics. Everything here works on raw values
+with their origins, before validation, so that a wrong override is reported where it was written.
+"""
+
+from __future__ import annotations
+
+import functools
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from meshplan.errors import InputError
+from meshplan.specs.base import problem_at, suggest
+from meshplan.specs.toml import Path, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@functools.cache
+def _read() -> dict[str, dict[str, dict[str, Any]]]:
+    text = resources.files("meshplan").joinpath("presets/clusters.toml").read_text("utf-8")
+    return parse(text)[0]
+
+
+def names(kind: str = "clusters") -> list[str]:
+    """Names of the presets of a kind: ``clusters``, ``devices`` or ``fabrics``."""
+    return list(_read()[kind])
+
+
+def raw(kind: str, name: object, path: Path, origins: Mapping[Path, str]) -> dict[str, Any]:
+    """Raw values of a preset.
+
+    Raises
+    ------
+    InputError
+        When there is none of that name.
+    """
+    known = _read()[kind]
+    if str(name).lower() not in known:
+        rule = f"is not a known preset of {kind}"
+        hint = suggest(str(name), list(known))
+        raise InputError.all_of([problem_at(path, name, rule, hint, origins)])
+    return dict(known[str(name).lower()])
+
+
+def expand(description: Any, path: Path, origins: Mapping[Path, str]) -> Any:
+    """Put every preset that a description of a cluster builds on into it.
+
+    Parameters
+    ----------
+    description
+        Name of a preset, or a table that may have a ``preset`` key.
+    path
+        Where the description stands in its document.
+    origins
+        Origins of the document's values.
+    """
+    if isinstance(description, str):
+        description = raw("clusters", description, path, origins)
+    if not isinstance(description, dict):
+        return description
+    cluster = dict(description)
+    if "preset" in cluster:
+        preset = cluster.pop("preset")
+        cluster = _over(raw("clusters", preset, (*path, "preset"), origins), cluster)
+    device = _device(cluster.get("device"), (*path, "device"), origins)
+    if device is not None:
+        cluster["device"] = device
+    for key in ("scale_up_fabric", "scale_out_fabric"):
+        if isinstance(cluster.get(key), str):
+            fabric = raw("fabrics", cluster[key], (*path, key), origins)
+            cluster[key] = {k: v for k, v in fabric.items() if k not in ("source", "date", "fit")}
+    return cluster
+
+
+def _device(value: Any, path: Path, origins: Mapping[Path, str]) -> Any:
+    if isinstance(value, str):
+        return raw("devices", value, path, origins)
+    if isinstance(value, dict) and "preset" in value:
+        base = raw("devices", value["preset"], (*path, "preset"), origins)
+        return {**base, **{k: v for k, v in value.items() if k != "preset"}}
+    return value
+
+
+def _over(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Lay changes over a preset; a device table without a preset changes the preset's device."""
+    merged = {**base, **changes}
+    device = changes.get("device")
+    if isinstance(device, dict) and "preset" not in device and "device" in base:
+        merged["device"] = {"preset": base["device"], **device}
+    return merged
