@@ -17,8 +17,7 @@ memory_bandwidth = "3.35 TB/s"
 sms = 132
 l2 = "50 MB"
 gemm = {bf16 = {efficiency = 0.8}}
-attention = {flash3 = {efficiency = 0.7}}
-training = {memory_bound_ratio = 1.0}
+training = {attention_efficiency = {flash3 = 0.7}, memory_bound_ratio = 1.0}
 [fabrics.nvlink4]
 base_s = 1e-6
 source = "measured"

@@ -148,7 +148,7 @@ def _words(kind: type[Spec], error: Any) -> tuple[str, str]:
 
 
 _MISSING = dict.fromkeys(
-    ("gemm", "attention", "training", "scale_up_fabric", "scale_out_fabric"),
+    ("gemm", "training", "scale_up_fabric", "scale_out_fabric"),
     "add it, or borrow it: preset = a device or cluster that is like it",
 )
 """Hints for keys that few people can write themselves."""

@@ -68,8 +68,14 @@ class Device(Spec):
     """L2 cache."""
     gemm: Fitted
     """GEMM curve per format."""
-    attention: Fitted
-    """Attention curve per kernel generation."""
+    prefill: Fitted = Field(default_factory=dict)
+    """Prefill attention curve per kernel library."""
+    decode: Fitted = Field(default_factory=dict)
+    """Decode attention curve per kernel library."""
+    mla_prefill: Fitted = Field(default_factory=dict)
+    """Prefill attention curve of latent layers."""
+    mla_decode: Fitted = Field(default_factory=dict)
+    """Decode attention curve of latent layers."""
     training: Fitted
     """How kernels inside a training job differ from a short benchmark of them."""
     source: str = ""
@@ -90,9 +96,17 @@ class Device(Spec):
             "sms": self.sms,
             "l2_bytes": self.l2,
             "gemm": self.gemm,
-            "attention": self.attention,
+            "prefill": self.prefill,
+            "decode": self.decode,
+            "mla_prefill": self.mla_prefill,
+            "mla_decode": self.mla_decode,
             "training": self.training,
         }
+
+    @property
+    def training_kernels(self) -> tuple[str, ...]:
+        """Attention kernels that a training job can use on it."""
+        return tuple(self.training.get("attention_efficiency", ()))
 
 
 class Tier(Spec):

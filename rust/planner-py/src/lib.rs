@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 
 pub mod errors;
 pub mod frame;
+pub mod question;
 
 #[pymodule]
 mod _core {
@@ -15,4 +16,7 @@ mod _core {
 
     #[pymodule_export]
     use crate::frame::Frame;
+
+    #[pymodule_export]
+    use crate::question::{explain, training_columns};
 }

@@ -6,9 +6,11 @@
 
 pub mod block;
 mod clock;
+pub mod explain;
 pub mod group;
 pub mod layer;
 pub mod links;
+pub mod question;
 pub mod rates;
 pub mod row;
 pub mod software;
