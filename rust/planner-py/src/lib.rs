@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 pub mod errors;
 pub mod frame;
 pub mod question;
+pub mod training;
 
 #[pymodule]
 mod _core {
@@ -19,4 +20,5 @@ mod _core {
 
     #[pymodule_export]
     use crate::question::{explain, training_columns};
+    use crate::training::Jobs;
 }
