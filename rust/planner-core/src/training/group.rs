@@ -104,7 +104,7 @@ impl Estimator {
     pub fn stage_params(&self, grid: Grid, class: &StageClass) -> StageParams {
         let (tp, width) = (f64::from(grid.tp), f64::from(grid.ep * grid.etp));
         let mut p = StageParams::default();
-        let mut add = |p: &mut StageParams, kind: usize, n: f64| {
+        let add = |p: &mut StageParams, kind: usize, n: f64| {
             let k = &self.kind_params[kind];
             let dense = k.sharded / tp + k.replicated;
             let expert = k.expert / width;
