@@ -272,7 +272,12 @@ impl Estimator {
         let sharded = p.dense / sd + p.expert / se;
         let params_sharded = matches!(sharding, Sharding::Zero3 | Sharding::Hsdp);
         let grads_sharded = params_sharded || sharding == Sharding::Zero2;
-        let weight = self.software.param_bytes;
+        let weight = self.training.param_dtype.bytes();
+        let stored = if params_sharded && self.software.shard_is_master {
+            0.0
+        } else {
+            weight
+        };
         let grad = self.training.grad_dtype.bytes();
         let gathered = if params_sharded && !whole {
             2.0 * p.largest_layer * weight
@@ -285,7 +290,7 @@ impl Estimator {
             0.0
         };
         StaticBytes {
-            weights: weight * (if params_sharded { sharded } else { all } + held) + gathered,
+            weights: stored * if params_sharded { sharded } else { all } + weight * held + gathered,
             gradients: grad * (if grads_sharded { sharded } else { all } + held)
                 + self.software.unsharded_bytes_per_param * all,
             optimizer: self.training.optimizer_bytes_per_param * sharded,

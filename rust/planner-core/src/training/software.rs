@@ -76,8 +76,8 @@ pub struct Software {
     /// Fixed time per step, s.
     pub step_s: f64,
 
-    /// Bytes of a stored 16-bit or 8-bit weight copy per parameter.
-    pub param_bytes: f64,
+    /// Under ZeRO-3 the sharded parameter is the fp32 master itself: no 16-bit copy beside it.
+    pub shard_is_master: bool,
     /// Bytes per parameter that the framework keeps unsharded beyond weights and gradients.
     pub unsharded_bytes_per_param: f64,
     /// With pipeline stages, ZeRO-3 keeps the stage's parameters and gradients whole.
