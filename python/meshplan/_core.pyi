@@ -17,6 +17,7 @@ class Frame:
 
 def explain(question: str) -> str: ...
 def training_columns() -> list[tuple[str, str, str]]: ...
+
 @final
 class Jobs:
     """A fixed list of runs, predicted under clusters and software that vary."""

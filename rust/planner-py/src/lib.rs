@@ -20,5 +20,7 @@ mod _core {
 
     #[pymodule_export]
     use crate::question::{explain, training_columns};
+
+    #[pymodule_export]
     use crate::training::Jobs;
 }
