@@ -5,8 +5,9 @@ use crate::layout::{Recompute, Schedule};
 
 use super::Estimator;
 use super::group::GroupCosts;
-use super::layer::{LayerCosts, Terms, UnitCosts};
-use super::stage::{StageClass, StagePlan};
+use super::layer::LayerCosts;
+use super::stage::StagePlan;
+use super::sums::StageSums;
 
 /// One stage class for one micro-batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -28,7 +29,7 @@ pub struct StageCosts {
 }
 
 /// What the (schedule, sharding) rows of one block share.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Block {
     /// Per class of the stage plan.
     pub stages: Vec<StageCosts>,
@@ -63,15 +64,29 @@ pub struct Key {
     pub fits: bool,
 }
 
-/// Step-level terms beside the micro-batches of the slowest stage.
+/// Terms of a step that the schedule decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct StepTerms {
+pub struct ScheduleTerms {
     /// m micro-batches on the slowest stage, s.
     pub compute: f64,
     /// Bubble, s.
     pub bubble: f64,
     /// Pipeline messages, s.
     pub pp: f64,
+}
+
+impl ScheduleTerms {
+    /// Sum of the terms, s.
+    #[inline]
+    #[must_use]
+    pub fn total(&self) -> f64 {
+        self.compute + self.bubble + self.pp
+    }
+}
+
+/// Terms of a step that the data-parallel group decides.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct GroupTerms {
     /// Exposed data-parallel communication, s.
     pub dp: f64,
     /// Optimizer, s.
@@ -82,17 +97,12 @@ pub struct StepTerms {
     pub straggler: f64,
 }
 
-impl StepTerms {
-    /// Step time: the sum of the terms.
+impl GroupTerms {
+    /// Sum of the terms, s.
+    #[inline]
     #[must_use]
     pub fn total(&self) -> f64 {
-        self.compute
-            + self.bubble
-            + self.pp
-            + self.dp
-            + self.optimizer
-            + self.fixed
-            + self.straggler
+        self.dp + self.optimizer + self.fixed + self.straggler
     }
 }
 
@@ -120,19 +130,11 @@ pub fn in_flight(schedule: Schedule, i: f64, p: f64, v: f64, m: f64) -> f64 {
 }
 
 impl Block {
-    /// Terms of a step under a schedule.
+    /// Terms of a step that the schedule decides, over m micro-batches.
     #[inline]
     #[must_use]
-    pub fn step(
-        &self,
-        est: &Estimator,
-        schedule: Schedule,
-        group: &GroupCosts,
-        m: f64,
-    ) -> StepTerms {
+    pub fn schedule_terms(&self, est: &Estimator, schedule: Schedule, m: f64) -> ScheduleTerms {
         let slow = &self.stages[self.slowest];
-        let software = &est.software;
-        let overlap = est.training.overlap.dp;
         let bubble = match schedule {
             Schedule::GPipe | Schedule::OneFOneB => self.others_s,
             Schedule::Interleaved => self.others_s / self.vpp,
@@ -147,40 +149,41 @@ impl Block {
         } else {
             0.0
         };
-        let (gathers, reduces) = (
-            if group.gather_every { m } else { 1.0 },
-            if group.reduce_every || group.gather_every {
-                m
-            } else {
-                1.0
-            },
-        );
-        let dp = if group.gather_every {
+        ScheduleTerms {
+            compute: m * self.slowest_s,
+            bubble: est.software.bubble_ratio * bubble,
+            pp: messages * self.message_s,
+        }
+    }
+
+    /// Terms of a step that the data-parallel group decides, over m micro-batches.
+    #[inline]
+    #[must_use]
+    pub fn group_terms(&self, est: &Estimator, group: &GroupCosts, m: f64) -> GroupTerms {
+        let slow = &self.stages[self.slowest];
+        let software = &est.software;
+        let overlap = est.training.overlap.dp;
+        let reduces = if group.reduce_every { m } else { 1.0 };
+        let (dp, barriers) = if group.gather_every {
             let traffic = 2.0 * group.gather_s + group.reduce_s;
             let compute = self.slowest_s;
-            if overlap {
+            let exposed = if overlap {
                 let busy = compute + software.fsdp_contention_ratio * traffic.min(compute);
-                m * (quartic(busy, traffic) - compute)
+                quartic(busy, traffic) - compute
             } else {
-                m * traffic
-            }
+                traffic
+            };
+            (m * exposed, m * 3.0)
         } else if overlap {
             let gather_window = software.gather_hidden_ratio * slow.forward;
             let reduce_window = software.reduce_hidden_ratio * slow.backward;
-            (group.gather_s - gather_window).max(0.0)
-                + reduces * (group.reduce_s - reduce_window).max(0.0)
+            let exposed = (group.gather_s - gather_window).max(0.0)
+                + reduces * (group.reduce_s - reduce_window).max(0.0);
+            (exposed, group.barriers)
         } else {
-            group.gather_s + reduces * group.reduce_s
+            (group.gather_s + reduces * group.reduce_s, group.barriers)
         };
-        let barriers = if group.gather_every {
-            gathers * 3.0
-        } else {
-            group.barriers
-        };
-        StepTerms {
-            compute: m * self.slowest_s,
-            bubble: software.bubble_ratio * bubble,
-            pp: messages * self.message_s,
+        GroupTerms {
             dp: dp + group.replica_s,
             optimizer: group.optimizer_s,
             fixed: software.step_s,
@@ -221,7 +224,8 @@ impl Block {
     #[inline]
     #[must_use]
     pub fn key(&self, est: &Estimator, schedule: Schedule, group: &GroupCosts, m: f64) -> Key {
-        let step_s = self.step(est, schedule, group, m).total();
+        let step_s =
+            self.schedule_terms(est, schedule, m).total() + self.group_terms(est, group, m).total();
         let (allocated_bytes, fullest) = self.allocated(est, schedule, group, m);
         Key {
             step_s,
@@ -251,36 +255,69 @@ impl Estimator {
         recompute_layers: u32,
         stride: f64,
     ) -> Block {
-        let ep_share = self.dispatch_share(plan);
-        let stages: Vec<StageCosts> = plan
-            .classes
-            .iter()
-            .map(|class| stage_costs(costs, class, recompute, recompute_layers, ep_share))
-            .collect();
+        let sums = self.stage_sums(costs, plan);
+        let mut block = Block::default();
+        self.fill_block(
+            &mut block,
+            costs,
+            plan,
+            &sums,
+            (recompute, recompute_layers),
+        );
+        block.message_s = self.message_s(costs, stride);
+        block
+    }
+
+    /// Time of one pipeline message between stages `stride` ranks apart, s.
+    #[must_use]
+    pub fn message_s(&self, costs: &LayerCosts, stride: f64) -> f64 {
+        self.software.p2p_latency_s
+            + self.p2p_base_s
+            + self.software.p2p_exposed_ratio * costs.boundary_bytes / self.links.pp(stride)
+    }
+
+    /// As [`Estimator::block`], into a block that is used again and again, from sums that its
+    /// recomputations share. The time of a message is left to the caller: it depends on the grid.
+    pub fn fill_block(
+        &self,
+        block: &mut Block,
+        costs: &LayerCosts,
+        plan: &StagePlan,
+        sums: &[StageSums],
+        recompute: (Recompute, u32),
+    ) {
+        let share = self.dispatch_share(plan);
         let fixed = self.software.micro_batch_s;
         let total = |s: &StageCosts| s.forward + s.backward + fixed;
-        let (mut slowest, mut sum, mut weight) = (0, 0.0, 0.0);
-        for (i, (stage, class)) in stages.iter().zip(&plan.classes).enumerate() {
-            sum += class.stages * total(stage);
+        block.stages.clear();
+        let (mut slowest, mut slowest_s, mut sum, mut weight) = (0, 0.0, 0.0, 0.0);
+        for (i, (class, sums)) in plan.classes.iter().zip(sums).enumerate() {
+            let stage = sums.stage(costs, class, recompute, share);
+            let time = total(&stage);
+            sum += class.stages * time;
             weight += class.stages * stage.weight_gradient;
-            if total(stage) > total(&stages[slowest]) {
-                slowest = i;
+            if i == 0 || time > slowest_s {
+                (slowest, slowest_s) = (i, time);
             }
+            block.stages.push(stage);
         }
-        let slowest_s = total(&stages[slowest]);
-        Block {
-            slowest,
-            slowest_s,
-            others_s: sum - slowest_s,
-            others_weight_gradient: weight - stages[slowest].weight_gradient,
-            message_s: self.software.p2p_latency_s
-                + self.p2p_base_s
-                + self.software.p2p_exposed_ratio * costs.boundary_bytes / self.links.pp(stride),
-            boundary_bytes: costs.boundary_bytes,
-            pp: f64::from(plan.pp),
-            vpp: f64::from(plan.vpp),
-            stages,
-        }
+        block.slowest = slowest;
+        block.slowest_s = slowest_s;
+        block.others_s = sum - slowest_s;
+        block.others_weight_gradient = weight - block.stages[slowest].weight_gradient;
+        block.boundary_bytes = costs.boundary_bytes;
+        block.pp = f64::from(plan.pp);
+        block.vpp = f64::from(plan.vpp);
+    }
+
+    /// Sums over the units of each class of stages.
+    #[must_use]
+    pub fn stage_sums(&self, costs: &LayerCosts, plan: &StagePlan) -> Vec<StageSums> {
+        let share = self.dispatch_share(plan);
+        plan.classes
+            .iter()
+            .map(|class| StageSums::new(costs, class, share))
+            .collect()
     }
 
     /// Exposed share of dispatch and combine: another micro-batch hides them where stages
@@ -299,104 +336,4 @@ impl Estimator {
             share.max(1.0)
         }
     }
-}
-
-/// Terms of forward and backward (recomputation included) of one class, dispatch unweighted.
-#[must_use]
-pub fn stage_terms(
-    costs: &LayerCosts,
-    class: &StageClass,
-    recompute: Recompute,
-    recompute_layers: u32,
-) -> (Terms, Terms, Terms) {
-    let (mut forward, mut backward, mut again) =
-        (Terms::default(), Terms::default(), Terms::default());
-    for (unit, n) in units(costs, class) {
-        forward = forward.plus(n, &unit.forward);
-        backward = backward.plus(n, &unit.backward);
-    }
-    for (unit, n) in recomputed(costs, class, recompute, recompute_layers) {
-        let terms = if recompute == Recompute::Selective {
-            &unit.selective
-        } else {
-            &unit.full
-        };
-        again = again.plus(n, terms);
-    }
-    (forward, backward, again)
-}
-
-/// Units on a stage: layers by kind, embedding, head.
-pub fn units<'a>(
-    costs: &'a LayerCosts,
-    class: &'a StageClass,
-) -> impl Iterator<Item = (&'a UnitCosts, f64)> {
-    let layers = costs
-        .kinds
-        .iter()
-        .zip(class.counts.iter().copied())
-        .filter(|(_, n)| *n > 0.0);
-    let ends = [(&costs.embedding, class.first), (&costs.head, class.last)];
-    layers.chain(
-        ends.into_iter()
-            .filter(|(_, on)| *on)
-            .map(|(unit, _)| (unit, 1.0)),
-    )
-}
-
-/// Layers of a stage that the backward pass recomputes, by kind.
-pub fn recomputed<'a>(
-    costs: &'a LayerCosts,
-    class: &'a StageClass,
-    recompute: Recompute,
-    recompute_layers: u32,
-) -> impl Iterator<Item = (&'a UnitCosts, f64)> {
-    let whole = matches!(recompute, Recompute::Selective | Recompute::Full);
-    let by_kind = costs
-        .kinds
-        .iter()
-        .zip(class.counts.iter().copied())
-        .filter(move |(_, n)| whole && *n > 0.0);
-    let block = if recompute == Recompute::Block {
-        recompute_layers as usize
-    } else {
-        0
-    };
-    let first = class
-        .layers
-        .iter()
-        .take(block)
-        .map(|&k| (&costs.kinds[k], 1.0));
-    by_kind.chain(first)
-}
-
-fn stage_costs(
-    costs: &LayerCosts,
-    class: &StageClass,
-    recompute: Recompute,
-    recompute_layers: u32,
-    ep_share: f64,
-) -> StageCosts {
-    let (forward, backward, again) = stage_terms(costs, class, recompute, recompute_layers);
-    let seconds = |t: &Terms| t.without_ep() + ep_share * t.ep;
-    let mut stage = StageCosts {
-        forward: seconds(&forward),
-        backward: seconds(&backward) + seconds(&again),
-        stage: f64::from(class.stage),
-        logits_bytes: if class.last { costs.logits_bytes } else { 0.0 },
-        ..StageCosts::default()
-    };
-    for (unit, n) in units(costs, class) {
-        stage.weight_gradient += n * unit.weight_gradient;
-        stage.activation_bytes += n * unit.saved_bytes;
-    }
-    for (unit, n) in recomputed(costs, class, recompute, recompute_layers) {
-        if recompute == Recompute::Selective {
-            stage.activation_bytes += n * (unit.selective_bytes - unit.saved_bytes);
-        } else {
-            stage.activation_bytes += n * (unit.input_bytes - unit.saved_bytes);
-            stage.working_bytes = stage.working_bytes.max(unit.saved_bytes);
-        }
-    }
-    stage
 }

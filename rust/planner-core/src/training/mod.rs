@@ -15,6 +15,7 @@ pub mod rates;
 pub mod row;
 pub mod software;
 pub mod stage;
+pub mod sums;
 pub mod workload;
 
 pub use clock::join;
@@ -176,6 +177,19 @@ impl Estimator {
     #[must_use]
     pub fn fits(&self, allocated: f64) -> bool {
         allocated + self.software.context_bytes <= self.cluster.device.memory_bytes
+    }
+
+    /// Allocator cache beyond what is allocated: a share of it, as long as the device has room.
+    #[must_use]
+    pub fn fragmentation_bytes(&self, allocated: f64) -> f64 {
+        let room = self.cluster.device.memory_bytes - self.software.context_bytes - allocated;
+        (self.software.fragmentation_ratio * allocated).min(room.max(0.0))
+    }
+
+    /// Peak memory of a rank that allocates so much; it never falls when `allocated` grows.
+    #[must_use]
+    pub fn peak_bytes(&self, allocated: f64) -> f64 {
+        allocated + self.fragmentation_bytes(allocated) + self.software.context_bytes
     }
 
     /// Ratio of 16-bit peak: what MFU is measured against.

@@ -7,10 +7,10 @@ use crate::layout::{Layout, Recompute, Schedule, Sharding, Status};
 use crate::table::{Column, Data, Table};
 
 use super::Estimator;
-use super::block::{recomputed, stage_terms, units};
 use super::group::Grid;
 use super::layer::LayerKey;
 use super::stage::StagePlan;
+use super::sums::{recomputed, stage_terms, units};
 
 /// How a column's values are stored.
 trait Cell: Sized {
@@ -167,7 +167,8 @@ impl Estimator {
             l.recompute_layers,
             self.stage_stride(grid),
         );
-        let step = block.step(self, l.schedule, &group, m);
+        let scheduled = block.schedule_terms(self, l.schedule, m);
+        let grouped = block.group_terms(self, &group, m);
         let rank = block.key(self, l.schedule, &group, m);
         let class = &plan.classes[block.slowest];
         let share = self.dispatch_share(&plan);
@@ -180,8 +181,7 @@ impl Estimator {
         let capacity = self.cluster.device.memory_bytes;
         let context = self.software.context_bytes;
         let headroom = capacity - context - rank.allocated_bytes;
-        let fragmentation =
-            (self.software.fragmentation_ratio * rank.allocated_bytes).min(headroom.max(0.0));
+        let fragmentation = self.fragmentation_bytes(rank.allocated_bytes);
         let (model_flops, hardware_flops) = self.step_flops(&costs, &plan, l, m);
         let tokens = (self.training.global_batch * self.training.seq_len) as f64;
         let gpus = self.gpus as f64;
@@ -222,13 +222,13 @@ impl Estimator {
             cp_comm_s: m * passes.cp,
             ep_comm_s: m * share * passes.ep,
             micro_batch_overhead_s: m * self.software.micro_batch_s,
-            pp_comm_s: step.pp,
-            bubble_s: step.bubble,
-            dp_comm_s: step.dp,
-            optimizer_s: step.optimizer,
-            step_overhead_s: step.fixed,
-            straggler_s: step.straggler,
-            peak_memory_bytes: rank.allocated_bytes + fragmentation + context,
+            pp_comm_s: scheduled.pp,
+            bubble_s: scheduled.bubble,
+            dp_comm_s: grouped.dp,
+            optimizer_s: grouped.optimizer,
+            step_overhead_s: grouped.fixed,
+            straggler_s: grouped.straggler,
+            peak_memory_bytes: self.peak_bytes(rank.allocated_bytes),
             weights_bytes: fixed.weights,
             gradients_bytes: fixed.gradients,
             optimizer_bytes: fixed.optimizer,
