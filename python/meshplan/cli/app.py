@@ -16,7 +16,9 @@ from meshplan.errors import ExitStatus, PlannerError
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells expect it: 128 + SIGINT."""
 
-COMMANDS: dict[str, tuple[str, str]] = {}
+COMMANDS: dict[str, tuple[str, str]] = {
+    "kv": ("meshplan.cli.kv", "KV cache: capacity, block size, prefix hits, scheduling, transfer."),
+}
 """Command → (module with an ``app: typer.Typer``, one-line help for ``planner --help``)."""
 
 

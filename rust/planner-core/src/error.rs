@@ -27,6 +27,24 @@ pub enum Error {
     /// The canonical JSON does not parse.
     #[error("canonical spec: {0}")]
     Spec(String),
+    /// A line of an input file is not what its format says.
+    #[error("{file}:{line}: {problem}")]
+    Line {
+        /// The file as the caller named it.
+        file: String,
+        /// Line, counted from 1.
+        line: u64,
+        /// What was found and what was expected.
+        problem: String,
+    },
+    /// A file cannot be read.
+    #[error("{file}: {problem}")]
+    File {
+        /// The file as the caller named it.
+        file: String,
+        /// What the system says.
+        problem: String,
+    },
     /// The caller asked to stop.
     #[error("interrupted")]
     Interrupted,

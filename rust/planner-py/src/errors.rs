@@ -34,6 +34,12 @@ impl From<CoreError> for PyErr {
                 input_error(py, &format!("missing {name}"), &[("hint", &hint)])
             }
             Error::Spec(message) => input_error(py, &format!("canonical spec: {message}"), &[]),
+            Error::Line {
+                file,
+                line,
+                problem,
+            } => input_error(py, &problem, &[("where", &format!("{file}:{line}"))]),
+            Error::File { file, problem } => input_error(py, &problem, &[("where", &file)]),
             Error::Interrupted => PyKeyboardInterrupt::new_err(()),
         })
     }

@@ -8,6 +8,7 @@ pub mod errors;
 pub mod frame;
 pub mod question;
 pub mod training;
+pub mod kv;
 
 #[pymodule]
 mod _core {
@@ -23,4 +24,6 @@ mod _core {
 
     #[pymodule_export]
     use crate::training::Jobs;
+    #[pymodule_export]
+    use crate::kv::kv_replay;
 }

@@ -1,0 +1,25 @@
+//! KV cache: capacity, prefix caches, trace replay.
+
+use std::path::Path;
+
+use planner_core::kv::{prefix::replay, trace};
+use pyo3::prelude::*;
+
+use crate::errors::CoreResult;
+
+/// Whether Python has a signal to answer.
+fn interrupted() -> bool {
+    Python::attach(|py| py.check_signals().is_err())
+}
+
+/// Replay a trace file through prefix caches: canonical JSON in, result as JSON out.
+#[pyfunction]
+pub fn kv_replay(py: Python<'_>, path: &str, trace: &str, options: &str) -> CoreResult<String> {
+    let trace: trace::Options = serde_json::from_str(trace)?;
+    let options: replay::Options = serde_json::from_str(options)?;
+    let out = py.detach(|| {
+        let mut reader = trace::Reader::open(Path::new(path), trace)?;
+        replay::replay(&mut reader, &options, &interrupted)
+    })?;
+    Ok(serde_json::to_string(&out)?)
+}
