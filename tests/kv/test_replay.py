@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
-from conftest import shared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import shared
 from meshplan.errors import InputError
 from meshplan.kv import replay
 

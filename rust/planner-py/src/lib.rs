@@ -6,9 +6,9 @@ use pyo3::prelude::*;
 
 pub mod errors;
 pub mod frame;
+pub mod kv;
 pub mod question;
 pub mod training;
-pub mod kv;
 
 #[pymodule]
 mod _core {
@@ -23,7 +23,7 @@ mod _core {
     use crate::question::{explain, training_columns};
 
     #[pymodule_export]
-    use crate::training::Jobs;
-    #[pymodule_export]
     use crate::kv::kv_replay;
+    #[pymodule_export]
+    use crate::training::Jobs;
 }
