@@ -18,6 +18,7 @@ INTERRUPTED = 130
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "kv": ("meshplan.cli.kv", "KV cache: capacity, block size, prefix hits, scheduling, transfer."),
+    "moe": ("meshplan.cli.moe", "MoE routing: loads, hot ranks, expert placement, dispatch."),
 }
 """Command → (module with an ``app: typer.Typer``, one-line help for ``planner --help``)."""
 

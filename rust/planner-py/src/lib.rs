@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 pub mod errors;
 pub mod frame;
 pub mod kv;
+pub mod moe;
 pub mod question;
 pub mod training;
 
@@ -26,4 +27,7 @@ mod _core {
     use crate::kv::kv_replay;
     #[pymodule_export]
     use crate::training::Jobs;
+
+    #[pymodule_export]
+    use crate::moe::moe_balance;
 }

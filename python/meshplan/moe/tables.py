@@ -1,0 +1,252 @@
+"""Rows of counts out of CSV, Parquet and JSON files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from meshplan.errors import InputError
+
+MAX_BYTES = 1 << 30
+"""Larger files are refused."""
+MAX_CELLS = 50_000_000
+"""Larger matrices are refused."""
+
+_EXPERT = re.compile(r"^(?:e|expert|expert_|e_)?(\d+)$")
+_LONG = {"layer", "expert"}
+_VALUES = ("count", "load", "tokens")
+_KEYS = ("loads", "logical_count", "counts")
+_TOTALS = {"total_assignments", "total", "tokens"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One layer of one snapshot."""
+
+    counts: list[float]
+    labels: dict[str, str] = field(default_factory=dict)
+    layer: int | None = None
+    line: int = 0
+
+    @property
+    def snapshot(self) -> str:
+        """Labels apart from totals, as a name."""
+        return " ".join(v for k, v in self.labels.items() if k not in _TOTALS) or "all"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows and the labels that they carry."""
+
+    rows: list[Row]
+    labels: list[str]
+
+
+def read_table(path: str | Path) -> Table:
+    """Read rows of counts.
+
+    Raises
+    ------
+    InputError
+        The file is absent, too large, of another kind, or has no counts in it.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise InputError("no such file", field="loads", value=str(path))
+    if file.stat().st_size > MAX_BYTES:
+        raise InputError("larger than 1 GiB", field="loads", value=str(path))
+    kind = file.suffix.lower()
+    if kind == ".json":
+        return _from_json(file)
+    if kind in (".parquet", ".pq"):
+        return _from_parquet(file)
+    if kind in (".csv", ".tsv", ".txt"):
+        return _from_csv(file, "\t" if kind == ".tsv" else ",")
+    raise InputError(
+        "not a kind of file that holds loads",
+        field="loads",
+        value=str(path),
+        hint="CSV (.csv), Parquet (.parquet) or JSON (.json)",
+    )
+
+
+def _from_csv(file: Path, delimiter: str) -> Table:
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as handle:
+            cells = [
+                (reader.line_num, row)
+                for reader in (csv.reader(handle, delimiter=delimiter),)
+                for row in reader
+                if row and any(cell.strip() for cell in row)
+            ]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"not a CSV file: {error}", field="loads", value=str(file)) from error
+    if not cells:
+        raise InputError("the file is empty", field="loads", value=str(file))
+    _limit(sum(len(row) for _, row in cells), file)
+    head = [cell.strip() for cell in cells[0][1]]
+    if _all_numbers(head) and not _is_numbering(head, cells):
+        rows = [Row([_number(cell, file, line) for cell in row], line=line) for line, row in cells]
+        return Table(rows, [])
+    return _with_header(head, cells[1:], file)
+
+
+def _all_numbers(cells: list[str]) -> bool:
+    try:
+        for cell in cells:
+            float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_numbering(head: list[str], cells: list[tuple[int, list[str]]]) -> bool:
+    """Whether a first row of numbers is 0, 1, 2, … over the experts, and no layer."""
+    return len(cells) > 1 and len(head) > 1 and head == [str(i) for i in range(len(head))]
+
+
+def _from_parquet(file: Path) -> Table:
+    import polars as pl
+
+    try:
+        frame = pl.read_parquet(file)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise InputError(f"not a Parquet file: {error}", field="loads", value=str(file)) from error
+    _limit(frame.width * frame.height, file)
+    cells = [
+        (i + 1, ["" if v is None else str(v) for v in row]) for i, row in enumerate(frame.rows())
+    ]
+    columns = list(frame.columns)
+    if not any(_EXPERT.match(name) for name in columns) and not set(columns) >= _LONG:
+        numeric = all(dtype.is_numeric() for dtype in frame.dtypes)
+        if numeric and re.fullmatch(r"column_\d+", columns[0] if columns else ""):
+            columns = [str(i) for i in range(len(columns))]
+    return _with_header(columns, cells, file)
+
+
+def _with_header(head: list[str], cells: list[tuple[int, list[str]]], file: Path) -> Table:
+    names = [name.strip().lower() for name in head]
+    if set(names) >= _LONG and any(v in names for v in _VALUES):
+        return _from_long(names, cells, file)
+    experts = {i: int(m.group(1)) for i, n in enumerate(names) if (m := _EXPERT.match(n))}
+    if not experts:
+        raise InputError(
+            "no column of counts",
+            field="loads",
+            value=str(file),
+            hint="name the columns e0, e1, …; or layer, expert, count",
+        )
+    if sorted(experts.values()) != list(range(len(experts))):
+        raise InputError(
+            f"the columns of counts are not e0 … e{len(experts) - 1}, each once",
+            field="loads",
+            value=str(file),
+        )
+    rows = []
+    for line, cell in cells:
+        if len(cell) != len(names):
+            raise InputError(
+                f"has {len(cell)} cells, the header has {len(names)}", where=f"{file}:{line}"
+            )
+        counts = [0.0] * len(experts)
+        for i, e in experts.items():
+            counts[e] = _number(cell[i], file, line)
+        labels = {n: cell[i] for i, n in enumerate(names) if i not in experts}
+        rows.append(Row(counts, labels, _layer(labels.pop("layer", None), file, line), line))
+    return Table(rows, [n for i, n in enumerate(names) if i not in experts and n != "layer"])
+
+
+def _from_long(names: list[str], cells: list[tuple[int, list[str]]], file: Path) -> Table:
+    """One row per layer and expert."""
+    value = next(v for v in _VALUES if v in names)
+    at = {name: i for i, name in enumerate(names)}
+    others = [n for n in names if n not in (*_LONG, value)]
+    found: dict[tuple[tuple[str, ...], int], dict[int, float]] = {}
+    for line, cell in cells:
+        if len(cell) != len(names):
+            raise InputError(
+                f"has {len(cell)} cells, the header has {len(names)}", where=f"{file}:{line}"
+            )
+        key = (tuple(cell[at[n]] for n in others), _layer(cell[at["layer"]], file, line) or 0)
+        expert = int(_number(cell[at["expert"]], file, line))
+        if expert < 0 or expert >= 1 << 20:
+            raise InputError("not an expert's number", value=str(expert), where=f"{file}:{line}")
+        counts = found.setdefault(key, {})
+        counts[expert] = counts.get(expert, 0.0) + _number(cell[at[value]], file, line)
+    width = 1 + max((max(counts) for counts in found.values()), default=-1)
+    _limit(width * len(found), file)
+    rows = [
+        Row([c.get(e, 0.0) for e in range(width)], dict(zip(others, k, strict=True)), layer)
+        for (k, layer), c in found.items()
+    ]
+    return Table(rows, others)
+
+
+def _from_json(file: Path) -> Table:
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise InputError(f"not JSON: {error}", field="loads", value=str(file)) from error
+    if isinstance(data, dict):
+        key = next((k for k in _KEYS if k in data), None)
+        if key is None:
+            raise InputError(
+                f"has none of the keys {', '.join(_KEYS)}", field="loads", value=str(file)
+            )
+        data = data[key]
+    depth = _depth(data)
+    if depth == 1:
+        data, depth = [data], 2
+    if depth == 2:
+        return Table(_matrix(data, file, ""), [])
+    if depth == 3:
+        rows = [r for i, m in enumerate(data) for r in _matrix(m, file, f"snapshot {i}")]
+        return Table(rows, ["snapshot"])
+    raise InputError(
+        "not a matrix (layers × experts), nor a list of matrices", field="loads", value=str(file)
+    )
+
+
+def _depth(data: Any) -> int:
+    depth = 0
+    while isinstance(data, list) and depth < 4:
+        depth += 1
+        data = data[0] if data else None
+    return depth
+
+
+def _matrix(data: Any, file: Path, name: str) -> list[Row]:
+    rows = []
+    for layer, row in enumerate(data):
+        bad = not isinstance(row, list) or not row
+        if bad or any(isinstance(x, bool) or not isinstance(x, int | float) for x in row):
+            raise InputError("not a row of numbers", field=f"layer {layer}", where=str(file))
+        labels = {"snapshot": name} if name else {}
+        rows.append(Row([float(x) for x in row], labels, layer))
+    _limit(sum(len(r.counts) for r in rows), file)
+    return rows
+
+
+def _number(text: str, file: Path, line: int) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError("not a number", value=text[:40], where=f"{file}:{line}") from None
+
+
+def _layer(text: str | None, file: Path, line: int) -> int | None:
+    if text is None:
+        return None
+    number = _number(text, file, line)
+    if number != int(number) if abs(number) < 1e9 else True:
+        raise InputError("not a layer's number", value=text[:40], where=f"{file}:{line}")
+    return int(number)
+
+
+def _limit(cells: int, file: Path) -> None:
+    if cells > MAX_CELLS:
+        raise InputError(f"more than {MAX_CELLS:,} numbers", field="loads", value=str(file))
