@@ -1,1 +1,3 @@
 //! Kernels: time from shape and a fitted curve.
+
+pub mod launch_arithmetic;

@@ -1,1 +1,4 @@
 //! Memory per pipeline stage: weights, gradients, optimizer, activations, buffers.
+
+pub mod kv;
+pub mod zero;
