@@ -16,6 +16,7 @@
 //!
 //! Units are SI: bytes, seconds, FLOP, tokens. A formula is one function, in the field's letters.
 
+pub mod calc;
 pub mod cluster;
 pub mod collectives;
 pub mod error;
