@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from meshplan import units
+
+Parser = Callable[[Any], float]
 
 VALUES = [
     (units.parse_bytes, "80 GiB", 80 * 2**30),
@@ -37,7 +41,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("parse", "text", "value"), VALUES)
-def test_value(parse, text, value):
+def test_value(parse: Parser, text: units.Quantity, value: float) -> None:
     assert parse(text) == value
 
 
@@ -73,7 +77,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("parse", "text", "word"), WRONG)
-def test_error_says_what_is_wrong(parse, text, word):
+def test_error_says_what_is_wrong(parse: Parser, text: Any, word: str) -> None:
     with pytest.raises(units.UnitError) as caught:
         parse(text)
     assert word in caught.value.rule
@@ -85,8 +89,8 @@ positive = st.floats(min_value=1e-9, max_value=1e20)
 
 
 @given(positive)
-def test_round_trip(value):
-    pairs = [
+def test_round_trip(value: float) -> None:
+    pairs: list[tuple[Callable[[float], str], Parser]] = [
         (lambda v: units.format_bytes(v, digits=17), units.parse_bytes),
         (lambda v: units.format_bytes(v, digits=17, binary=False), units.parse_bytes),
         (lambda v: units.format_bytes_per_s(v, digits=17), units.parse_bytes_per_s),
@@ -99,20 +103,21 @@ def test_round_trip(value):
 
 
 @given(st.integers(min_value=0, max_value=999_999))
-def test_counts_round_trip(value):
+def test_counts_round_trip(value: int) -> None:
     assert units.parse_count(units.format_count(value).replace(",", "_")) == value
 
 
 @given(positive)
-def test_four_digits_never_read_as_another_magnitude(value):
+def test_four_digits_never_read_as_another_magnitude(value: float) -> None:
     assert units.parse_bytes(units.format_bytes(value)) == pytest.approx(value, rel=1e-3)
 
 
 @given(st.text(max_size=80))
-def test_any_text_is_read_or_refused(text):
+def test_any_text_is_read_or_refused(text: str) -> None:
     for parse in units.PARSERS.values():
         try:
             result = parse(text)
         except units.UnitError:
             continue
-        assert math.isfinite(result) and result >= 0
+        assert math.isfinite(result)
+        assert result >= 0

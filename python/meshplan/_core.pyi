@@ -4,6 +4,12 @@ from typing import Any, final
 
 VERSION: str
 
+def calculators() -> str:
+    """Every calculator by subject, as JSON."""
+
+def calculate(name: str, arguments: dict[str, float]) -> str:
+    """Call a calculator: JSON with ``results`` in declared order, or with ``problems``."""
+
 @final
 class Frame:
     """Columns of results; read it with ``polars.DataFrame(frame)``."""
@@ -27,6 +33,7 @@ class Jobs:
     def predict(
         self, clusters: list[str], software: list[str], *, only: list[int] | None = None
     ) -> Frame: ...
+
 def kv_replay(path: str, trace: str, options: str) -> str: ...
 
 def moe_balance(spec: str) -> str: ...

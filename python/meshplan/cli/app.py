@@ -17,6 +17,7 @@ INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells expect it: 128 + SIGINT."""
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "calc": ("meshplan.cli.calc", "The formulas that engineers quote, as calculators."),
     "kv": ("meshplan.cli.kv", "KV cache: capacity, block size, prefix hits, scheduling, transfer."),
     "moe": ("meshplan.cli.moe", "MoE routing: loads, hot ranks, expert placement, dispatch."),
 }

@@ -4,6 +4,7 @@
 
 use pyo3::prelude::*;
 
+pub mod calc;
 pub mod errors;
 pub mod frame;
 pub mod kv;
@@ -16,6 +17,9 @@ mod _core {
     /// Version of the core.
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+    #[pymodule_export]
+    use crate::calc::{calculate, calculators};
 
     #[pymodule_export]
     use crate::frame::Frame;
