@@ -13,10 +13,20 @@ from meshplan.errors import Infeasible, InputError, PlannerError
 
 __version__ = _core.VERSION
 
-_LAZY: dict[str, str] = {}
+_LAZY: dict[str, str] = {
+    "ModelSpec": "meshplan.hf",
+    "load_model": "meshplan.hf",
+}
 """Public name → module that defines it."""
 
-__all__ = ["Infeasible", "InputError", "PlannerError", "__version__"]
+__all__ = [
+    "Infeasible",
+    "InputError",
+    "ModelSpec",
+    "PlannerError",
+    "__version__",
+    "load_model",
+]
 
 
 def __getattr__(name: str) -> Any:

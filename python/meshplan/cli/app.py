@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "calc": ("meshplan.cli.calc", "The formulas that engineers quote, as calculators."),
     "kv": ("meshplan.cli.kv", "KV cache: capacity, block size, prefix hits, scheduling, transfer."),
     "moe": ("meshplan.cli.moe", "MoE routing: loads, hot ranks, expert placement, dispatch."),
+    "models": ("meshplan.cli.models", "Built-in models, and the facts of any model."),
 }
 """Command → (module with an ``app: typer.Typer``, one-line help for ``planner --help``)."""
 

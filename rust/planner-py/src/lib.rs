@@ -8,6 +8,7 @@ pub mod calc;
 pub mod errors;
 pub mod frame;
 pub mod kv;
+pub mod model;
 pub mod moe;
 pub mod question;
 pub mod training;
@@ -23,6 +24,9 @@ mod _core {
 
     #[pymodule_export]
     use crate::frame::Frame;
+
+    #[pymodule_export]
+    use crate::model::model_summary;
 
     #[pymodule_export]
     use crate::question::{explain, training_columns};

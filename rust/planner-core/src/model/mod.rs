@@ -6,6 +6,10 @@
 
 pub mod work;
 
+pub mod kv;
+pub mod params;
+pub mod summary;
+
 use serde::{Deserialize, Serialize};
 
 /// A decoder-only language model.
@@ -20,6 +24,9 @@ pub struct Model {
     pub hidden: u64,
     /// Vocabulary entries V.
     pub vocab: u64,
+    /// Width of the word table (0 or H: as wide as the model).
+    #[serde(default)]
+    pub embedding_width: u64,
     /// The LM head shares the embedding matrix.
     pub tied_embeddings: bool,
     /// Rows of a learned position table (0: none).
