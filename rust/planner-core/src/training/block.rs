@@ -238,7 +238,7 @@ impl Block {
 
 /// (a⁴ + b⁴)^¼: the larger where they differ, 19 % above it where they are equal.
 #[inline]
-fn quartic(a: f64, b: f64) -> f64 {
+pub(super) fn quartic(a: f64, b: f64) -> f64 {
     let (a2, b2) = (a * a, b * b);
     (a2 * a2 + b2 * b2).sqrt().sqrt()
 }

@@ -5,6 +5,7 @@
 //! agree to the bit.
 
 pub mod block;
+pub mod bound;
 mod clock;
 pub mod explain;
 pub mod group;
@@ -164,7 +165,7 @@ impl Estimator {
     }
 
     /// Buffers of the framework and of pipeline messages.
-    fn buffers(&self, block: &Block) -> f64 {
+    pub(crate) fn buffers(&self, block: &Block) -> f64 {
         let messages = if block.pp > 1.0 {
             2.0 * block.boundary_bytes
         } else {

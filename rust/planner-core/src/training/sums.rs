@@ -27,6 +27,8 @@ pub struct StageSums {
     pub full_bytes: f64,
     /// Working set of a full recomputation: the largest layer, bytes.
     pub working_bytes: f64,
+    /// The least that any recomputation adds to the activations (at most 0), bytes.
+    pub least_bytes: f64,
 }
 
 fn seconds(terms: &Terms, ep_share: f64) -> f64 {
@@ -50,6 +52,11 @@ impl StageSums {
                 sums.selective_bytes += n * (unit.selective_bytes - unit.saved_bytes);
                 sums.full_s += n * seconds(&unit.full, ep_share);
                 sums.full_bytes += n * (unit.input_bytes - unit.saved_bytes);
+                let kept = unit
+                    .saved_bytes
+                    .min(unit.selective_bytes)
+                    .min(unit.input_bytes);
+                sums.least_bytes += n * (kept - unit.saved_bytes);
                 sums.working_bytes = sums.working_bytes.max(unit.saved_bytes);
             }
         }

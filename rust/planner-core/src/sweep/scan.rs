@@ -1,0 +1,390 @@
+//! The hot loop: keys of all layouts, each combined from parts that many of them share.
+//!
+//! ```text
+//! group  (tp, cp, ep, etp)                 layer costs per (micro-batch, sequence parallelism)
+//!  └─ prefix  (+ pp, dp)                   data-parallel costs per (vpp, sharding)
+//!      └─ cell  (+ micro-batch, sequence parallelism, vpp)      stage sums
+//!          └─ block  (+ recomputation)                          stage costs
+//!              └─ key  (+ schedule, sharding)                   two sums and a maximum
+//! ```
+
+use crate::error::Result;
+use crate::layout::Schedule;
+use crate::layout::space::{Group, Micro, Prefix};
+use crate::training::Estimator;
+use crate::training::block::Block;
+use crate::training::group::{Grid, GroupCosts};
+use crate::training::layer::{LayerCosts, LayerKey};
+use crate::training::stage::StagePlan;
+
+use super::Job;
+use super::best::{Best, Found};
+use super::control::Control;
+
+/// A job with the tables that all its groups share.
+#[derive(Debug)]
+pub struct Scan<'a> {
+    job: &'a Job,
+    vpps: Vec<u32>,
+    pps: Vec<u32>,
+    /// Stage plans by (pp, vpp), where the layers allow it.
+    plans: Vec<Option<StagePlan>>,
+}
+
+/// Data-parallel costs of a prefix at one vpp.
+#[derive(Debug)]
+pub struct Slot<'a> {
+    /// Virtual chunks per stage.
+    pub vpp: u32,
+    /// Stages.
+    pub plan: &'a StagePlan,
+    /// Per feasible sharding.
+    pub groups: Vec<GroupCosts>,
+    /// Memory that no micro-batch changes, per sharding and class, bytes.
+    pub fixed_bytes: Vec<f64>,
+}
+
+/// A prefix, ready to be scanned.
+#[derive(Debug)]
+pub struct PrefixWork<'a> {
+    prefix: &'a Prefix,
+    first: u64,
+    stride: f64,
+    slots: Vec<Slot<'a>>,
+}
+
+/// Layouts that differ in recomputation, schedule and sharding only.
+#[derive(Debug)]
+pub struct Cell<'a> {
+    /// The prefix.
+    pub prefix: &'a Prefix,
+    /// Layer costs.
+    pub costs: &'a LayerCosts,
+    /// Stages and data-parallel costs.
+    pub slot: &'a Slot<'a>,
+    /// Micro-batches per step.
+    pub m: f64,
+    /// Time of a pipeline message, s.
+    pub message_s: f64,
+    /// Schedules, each with its place among the plans of the micro-batch.
+    pub schedules: Vec<(u64, Schedule)>,
+    first: u64,
+    plan_count: u64,
+}
+
+impl Cell<'_> {
+    /// Layouts of the cell.
+    #[must_use]
+    pub const fn size(&self) -> u64 {
+        (self.prefix.recompute.len() * self.schedules.len() * self.prefix.sharding.len()) as u64
+    }
+}
+
+/// Buffers that a thread reuses.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    block: Block,
+    times: Vec<f64>,
+    bytes: Vec<f64>,
+    keys: Vec<(f64, f64)>,
+}
+
+/// Layer costs of one group, filled as they are asked for.
+#[derive(Debug)]
+pub struct Layers<'a> {
+    estimator: &'a Estimator,
+    group: &'a Group,
+    entries: Vec<(u32, bool, LayerCosts)>,
+}
+
+impl<'a> Layers<'a> {
+    /// Nothing yet.
+    #[must_use]
+    pub const fn new(estimator: &'a Estimator, group: &'a Group) -> Self {
+        Self {
+            estimator,
+            group,
+            entries: Vec::new(),
+        }
+    }
+
+    /// Make sure that an entry is there.
+    pub fn fill(&mut self, micro_batch: u32, sequence_parallel: bool) {
+        if self.get(micro_batch, sequence_parallel).is_none() {
+            let Group {
+                tp, cp, ep, etp, ..
+            } = *self.group;
+            let key = LayerKey {
+                tp,
+                cp,
+                ep,
+                etp,
+                micro_batch,
+                sequence_parallel,
+            };
+            self.entries.push((
+                micro_batch,
+                sequence_parallel,
+                self.estimator.layer_costs(key),
+            ));
+        }
+    }
+
+    fn get(&self, micro_batch: u32, sequence_parallel: bool) -> Option<&LayerCosts> {
+        let hit = |e: &&(u32, bool, LayerCosts)| (e.0, e.1) == (micro_batch, sequence_parallel);
+        self.entries.iter().find(hit).map(|e| &e.2)
+    }
+}
+
+impl<'a> Scan<'a> {
+    /// Tables of a job.
+    #[must_use]
+    pub fn new(job: &'a Job) -> Self {
+        let mut pps: Vec<u32> = job
+            .index
+            .groups
+            .iter()
+            .flat_map(|g| &g.prefixes)
+            .map(|p| p.pp)
+            .collect();
+        pps.sort_unstable();
+        pps.dedup();
+        let mut vpps: Vec<u32> = job
+            .space
+            .candidates
+            .plan
+            .iter()
+            .map(|&(_, vpp)| vpp)
+            .collect();
+        vpps.sort_unstable();
+        vpps.dedup();
+        let layers = job.space.facts.layers;
+        let model = &job.estimator.model;
+        let plans = pps
+            .iter()
+            .flat_map(|&pp| vpps.iter().map(move |&vpp| (pp, vpp)));
+        let plans = plans.map(|(pp, vpp)| {
+            (u64::from(pp) * u64::from(vpp) <= layers).then(|| StagePlan::new(model, pp, vpp))
+        });
+        let plans = plans.collect();
+        Self {
+            job,
+            vpps,
+            pps,
+            plans,
+        }
+    }
+
+    fn plan(&self, pp: u32, vpp: u32) -> Option<&StagePlan> {
+        let (row, column) = (
+            self.pps.binary_search(&pp).ok()?,
+            self.vpps.binary_search(&vpp).ok()?,
+        );
+        self.plans[row * self.vpps.len() + column].as_ref()
+    }
+
+    /// Look at every layout of a group.
+    ///
+    /// # Errors
+    /// [`crate::error::Error::Interrupted`] when `control` says stop.
+    pub fn group(
+        &self,
+        number: usize,
+        best: &mut Best,
+        scratch: &mut Scratch,
+        control: &Control,
+    ) -> Result<()> {
+        let group = &self.job.index.groups[number];
+        let mut layers = Layers::new(&self.job.estimator, group);
+        for (i, prefix) in group.prefixes.iter().enumerate() {
+            let work = self.prefix(number, i);
+            for micro in 0..prefix.micro.len() {
+                for sequence in 0..prefix.sequence.len() {
+                    layers.fill(prefix.micro[micro].micro_batch, prefix.sequence[sequence]);
+                    for cell in self.cells(&work, &layers, micro, sequence) {
+                        self.cell(&cell, best, scratch);
+                    }
+                }
+            }
+            control.advance(prefix.size())?;
+        }
+        Ok(())
+    }
+
+    /// Data-parallel costs of a prefix.
+    #[must_use]
+    pub fn prefix(&self, group: usize, prefix: usize) -> PrefixWork<'_> {
+        let est = &self.job.estimator;
+        let first = self.job.index.first(group, prefix);
+        let group = &self.job.index.groups[group];
+        let prefix = &group.prefixes[prefix];
+        let grid = Grid {
+            tp: group.tp,
+            cp: group.cp,
+            ep: group.ep,
+            etp: group.etp,
+            pp: prefix.pp,
+        };
+        let used = prefix.micro.iter().fold(0, |mask, m| mask | m.plans);
+        let slots = self.vpps.iter().filter_map(|&vpp| {
+            let wanted = self.plans_of(used).any(|(_, v)| v == vpp);
+            let plan = self.plan(prefix.pp, vpp).filter(|_| wanted)?;
+            let groups: Vec<GroupCosts> = prefix
+                .sharding
+                .iter()
+                .map(|&(sharding, shard)| est.group_costs(grid, plan, sharding, shard))
+                .collect();
+            let fixed_bytes = groups
+                .iter()
+                .flat_map(|g| g.memory.iter().map(|bytes| bytes.total()))
+                .collect();
+            Some(Slot {
+                vpp,
+                plan,
+                groups,
+                fixed_bytes,
+            })
+        });
+        PrefixWork {
+            prefix,
+            first,
+            stride: est.stage_stride(grid),
+            slots: slots.collect(),
+        }
+    }
+
+    /// (schedule, vpp) of the plans in a mask, in order.
+    fn plans_of(&self, mask: u64) -> impl Iterator<Item = (Schedule, u32)> {
+        let plans = self.job.space.candidates.plan.iter().enumerate();
+        plans
+            .filter(move |(i, _)| mask >> i & 1 == 1)
+            .map(|(_, &plan)| plan)
+    }
+
+    /// Cells of one micro-batch and sequence parallelism, one for each vpp.
+    pub fn cells<'w>(
+        &'w self,
+        work: &'w PrefixWork<'w>,
+        layers: &'w Layers<'w>,
+        micro: usize,
+        sequence: usize,
+    ) -> impl Iterator<Item = Cell<'w>> {
+        let prefix = work.prefix;
+        let chosen = &prefix.micro[micro];
+        let costs = layers.get(chosen.micro_batch, prefix.sequence[sequence]);
+        let before: u64 = prefix.micro[..micro].iter().map(Micro::plan_count).sum();
+        let plan_count = chosen.plan_count();
+        let per_sequence =
+            prefix.recompute.len() as u64 * plan_count * prefix.sharding.len() as u64;
+        let first = work.first + before * prefix.per_plan() + sequence as u64 * per_sequence;
+        work.slots.iter().filter_map(move |slot| {
+            let costs = costs?;
+            let schedules: Vec<_> = (0..)
+                .zip(self.plans_of(chosen.plans))
+                .filter(|(_, (_, vpp))| *vpp == slot.vpp)
+                .map(|(nth, (schedule, _))| (nth, schedule))
+                .collect();
+            (!schedules.is_empty()).then(|| Cell {
+                prefix,
+                costs,
+                slot,
+                m: chosen.count as f64,
+                message_s: self.job.estimator.message_s(costs, work.stride),
+                schedules,
+                first,
+                plan_count,
+            })
+        })
+    }
+
+    /// Look at every layout of a cell.
+    pub fn cell(&self, cell: &Cell<'_>, best: &mut Best, scratch: &mut Scratch) {
+        let est = &self.job.estimator;
+        let sums = est.stage_sums(cell.costs, cell.slot.plan);
+        for (i, &recompute) in cell.prefix.recompute.iter().enumerate() {
+            est.fill_block(
+                &mut scratch.block,
+                cell.costs,
+                cell.slot.plan,
+                &sums,
+                recompute,
+            );
+            scratch.block.message_s = cell.message_s;
+            scratch.keys(est, cell);
+            scratch.keep(est, cell, i as u64, best);
+        }
+    }
+}
+
+impl Scratch {
+    /// Keys of a block: (step time, allocated bytes) per (sharding, schedule).
+    fn keys(&mut self, est: &Estimator, cell: &Cell<'_>) {
+        let (block, classes) = (&self.block, self.block.stages.len());
+        self.times.clear();
+        self.bytes.clear();
+        for &(_, schedule) in &cell.schedules {
+            self.times
+                .push(block.schedule_terms(est, schedule, cell.m).total());
+            let stages = block.stages.iter();
+            self.bytes
+                .extend(stages.map(|stage| block.stage_bytes(stage, schedule, cell.m)));
+        }
+        let buffers = est.buffers(block);
+        self.keys.clear();
+        for (group, fixed) in cell
+            .slot
+            .groups
+            .iter()
+            .zip(cell.slot.fixed_bytes.chunks_exact(classes))
+        {
+            let group_s = block.group_terms(est, group, cell.m).total();
+            for (time, bytes) in self.times.iter().zip(self.bytes.chunks_exact(classes)) {
+                let stages = bytes
+                    .iter()
+                    .zip(fixed)
+                    .map(|(bytes, fixed)| bytes + fixed + buffers);
+                let allocated = stages.fold(0.0, |peak: f64, b| if b > peak { b } else { peak });
+                self.keys.push((time + group_s, allocated));
+            }
+        }
+    }
+
+    /// Hand the keys of a block on, unless none of them can be wanted.
+    fn keep(&self, est: &Estimator, cell: &Cell<'_>, recompute: u64, best: &mut Best) {
+        let (mut over, mut least) = (0, f64::INFINITY);
+        let (mut step_s, mut allocated) = (f64::INFINITY, f64::INFINITY);
+        for &(step, bytes) in &self.keys {
+            least = least.min(bytes);
+            if est.fits(bytes) {
+                step_s = step_s.min(step);
+                allocated = allocated.min(bytes);
+            } else {
+                over += 1;
+            }
+        }
+        best.evaluated += self.keys.len() as u64;
+        best.over_memory += over;
+        let wanted = step_s < f64::INFINITY && best.wants(step_s, est.peak_bytes(allocated));
+        let lean = best
+            .leanest
+            .is_none_or(|l| est.peak_bytes(least) <= l.peak_bytes);
+        if !wanted && !lean {
+            return;
+        }
+        let schedules = cell.schedules.len();
+        for (i, &(step_s, bytes)) in self.keys.iter().enumerate() {
+            let (sharding, schedule) = ((i / schedules) as u64, i % schedules);
+            let plan = recompute * cell.plan_count + cell.schedules[schedule].0;
+            let id = cell.first + plan * cell.prefix.sharding.len() as u64 + sharding;
+            let found = Found {
+                step_s,
+                peak_bytes: est.peak_bytes(bytes),
+                id,
+            };
+            if est.fits(bytes) {
+                best.offer(found);
+            }
+            best.offer_lean(found);
+        }
+    }
+}
