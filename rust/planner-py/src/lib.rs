@@ -34,7 +34,7 @@ mod _core {
     #[pymodule_export]
     use crate::kv::kv_replay;
     #[pymodule_export]
-    use crate::training::Jobs;
+    use crate::training::{Jobs, chunk_sizes};
 
     #[pymodule_export]
     use crate::moe::moe_balance;

@@ -105,3 +105,9 @@ fn pick<T>(list: &[T], i: usize) -> PyResult<&T> {
     list.get(i)
         .ok_or_else(|| PyIndexError::new_err(format!("index {i} of {}", list.len())))
 }
+
+/// Layers of each of `chunks` consecutive pipeline chunks: how every estimate places them.
+#[pyfunction]
+pub fn chunk_sizes(layers: usize, chunks: std::num::NonZeroUsize) -> Vec<usize> {
+    planner_core::training::stage::chunk_sizes(layers, chunks.get())
+}
