@@ -55,7 +55,7 @@ types: setup  ## Type-check, and hold the stubs to the compiled core
 	python -m mypy.stubtest --allowlist tests/stubtest-allowlist.txt meshplan._core
 
 docs: $(VENV)/dev  ## Build the documentation site into site/
-	mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
 
 rustdoc:  ## Build the documentation of the Rust crates; warnings are errors
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
