@@ -1,7 +1,7 @@
 """Presets of clusters, devices and fabrics, and how a description builds on them.
 
-``presets/clusters.toml`` holds three kinds of table: ``[devices.NAME]``, ``[fabrics.NAME]`` and
-``[clusters.NAME]``. A cluster names its device and fabrics. Everything here works on raw values
+The files of ``presets`` (`FILES`) hold three kinds of table: ``[devices.NAME]``, ``[fabrics.NAME]``
+and ``[clusters.NAME]``; a device's curves are in files of their own. A cluster names its device and fabrics. Everything here works on raw values
 with their origins, before validation, so that a wrong override is reported where it was written.
 """
 
@@ -19,10 +19,26 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+FILES = ("clusters.toml", "devices.toml", "fabrics.toml", "gemm.toml", "attention.toml")
+"""Files that together hold the presets."""
+
+
 @functools.cache
 def _read() -> dict[str, dict[str, dict[str, Any]]]:
-    text = resources.files("meshplan").joinpath("presets/clusters.toml").read_text("utf-8")
-    return parse(text)[0]
+    folder = resources.files("meshplan").joinpath("presets")
+    merged: dict[str, Any] = {}
+    for name in FILES:
+        _deepen(merged, parse(folder.joinpath(name).read_text("utf-8"))[0])
+    return merged
+
+
+def _deepen(base: dict[str, Any], more: Mapping[str, Any]) -> None:
+    """Lay the tables of one file into those of the files before it."""
+    for key, value in more.items():
+        if isinstance(value, dict) and isinstance(base.get(key), dict):
+            _deepen(base[key], value)
+        else:
+            base[key] = value
 
 
 def names(kind: str = "clusters") -> list[str]:

@@ -1,0 +1,1 @@
+"""Fit kernel and collective curves to measured tables."""
