@@ -243,7 +243,7 @@ def fit_across(rows: Rows, measured: Array, wires: Wires, inside: dict[str, floa
 
     def model(values: Array, mask: Any) -> Array:
         found = dict(zip(names, map(float, values), strict=True))
-        fabric = complete({name: found[fallback] for name in classes} | found)
+        fabric = complete(dict.fromkeys(classes, found[fallback]) | found)
         return predict_across(inside, fabric, rows.rows(mask), wires)
 
     return fit(model, free, measured, scale=0.1)

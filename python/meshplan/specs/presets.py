@@ -1,8 +1,9 @@
 """Presets of clusters, devices and fabrics, and how a description builds on them.
 
-The files of ``presets`` (`FILES`) hold three kinds of table: ``[devices.NAME]``, ``[fabrics.NAME]``
-and ``[clusters.NAME]``; a device's curves are in files of their own. A cluster names its device and fabrics. Everything here works on raw values
-with their origins, before validation, so that a wrong override is reported where it was written.
+The files of ``presets`` (`FILES`) hold three kinds of table: ``[devices.NAME]``,
+``[fabrics.NAME]`` and ``[clusters.NAME]``; a device's curves are in files of their own. A cluster
+names its device and fabrics. Everything here works on raw values with their origins, before
+validation, so that a wrong override is reported where it was written.
 """
 
 from __future__ import annotations
