@@ -64,7 +64,7 @@ TRAITS: dict[str, Traits] = {
     "internlm3": Traits(qkv_bias="qkv_bias", o_bias="bias", mlp_bias="bias"),
     "yi": Traits(),
     "qwen2": Traits(qkv_bias=True, o_bias=False),
-    "qwen2_moe": Traits(qkv_bias=True, o_bias=False, moe=MoeTraits(shared_gate=True)),
+    "qwen2_moe": Traits(qkv_bias="qkv_bias", o_bias=False, moe=MoeTraits(shared_gate=True)),
     "qwen3": Traits(qk_norm="head"),
     "qwen3_moe": Traits(qk_norm="head", moe=QWEN),
     "mimo": Traits(qkv_bias="attention_bias", o_bias=False),
@@ -125,11 +125,19 @@ TRAITS: dict[str, Traits] = {
     "exaone4": Traits(qk_norm="head"),
     "seed_oss": Traits(o_bias="attention_out_bias"),
     "stablelm": Traits(norm="layer", qkv_bias="use_qkv_bias", o_bias=False, mlp_bias=False),
+    "apertus": Traits(gated=False, qk_norm="head"),
+    "arcee": Traits(gated=False),
     "dots1": Traits(qk_norm="head", moe=MoeTraits(router_bias=True)),
 }
 """How each family departs from Llama."""
 
-DEFAULT_TRUE = ("gpt_neox:attention_bias", "starcoder2:use_bias", "gpt_oss:attention_bias")
+DEFAULT_TRUE = (
+    "gpt_neox:attention_bias",
+    "starcoder2:use_bias",
+    "gpt_oss:attention_bias",
+    "qwen2_moe:qkv_bias",
+    "minimax_m2:use_qk_norm",
+)
 """Fields of :data:`TRAITS` that are true where a config of the family does not give them."""
 
 
@@ -195,7 +203,7 @@ def _mixers(f: Fields, family: str, traits: Traits, width: int, count: int) -> l
     h = parts.heads(f, width)
     qkv, out = on(f, family, traits.qkv_bias), on(f, family, traits.o_bias)
     kind = traits.qk_norm
-    if traits.qk_norm_field and not f.flag(traits.qk_norm_field, default=False):
+    if traits.qk_norm_field and not on(f, family, traits.qk_norm_field):
         kind = ""
     head_params = qk_norm_params(kind, h) + (h.q if traits.sinks else 0)
     spans = parts.windows(f, count, pattern=traits.pattern, always=traits.windowed)

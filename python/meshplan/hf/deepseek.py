@@ -119,13 +119,13 @@ def read_v4(f: Fields, family: str) -> Draft:
     del family
     width, vocab, count = parts.hidden(f), parts.vocab(f), parts.layer_count(f)
     streams = f.whole("hc_mult", high=64, default=1)
-    ratios = f.wholes("compress_ratios", count=count, high=MAX_POSITIONS)
-    if ratios is None:
-        ratios = [0] * count
-        f.problem("compress_ratios", "must be given, one entry for each layer")
+    ratios = _ratios(f, count)
     moe = parts.moe(f, width, MoeTraits(router_bias=True))
     hashed_moe = {**moe, "router_params": moe["experts"] * width}
     hashed = f.whole("num_hash_layers", low=0, high=2048, default=0)
+    routing = f.names("mlp_layer_types", count=count, known=("hash_moe", "moe"))
+    if routing is not None:
+        hashed = routing.count("hash_moe")
     mix = (2 + streams) * streams
     connection = mix * streams * width + mix + 3
     mixers = {ratio: _v4_attention(f, width, ratio) for ratio in dict.fromkeys([*ratios, 0])}
@@ -153,6 +153,31 @@ def read_v4(f: Fields, family: str) -> Draft:
         mtp=[(extra, mtp_projection(width) + head)] * heads,
         streams=streams,
     )
+
+
+V4_LAYERS = {
+    "sliding_attention": 0,
+    "compressed_sparse_attention": 4,
+    "heavily_compressed_attention": 128,
+}
+"""Kind of layer → tokens that it pools into one key (0: none)."""
+
+
+def _ratios(f: Fields, count: int) -> list[int]:
+    """Tokens that each layer pools into one key; new configs name kinds of layers instead."""
+    ratios = f.wholes("compress_ratios", count=count, high=MAX_POSITIONS)
+    kinds = f.names("layer_types", count=count, known=V4_LAYERS)
+    rates = f.table("compress_rates")
+    if ratios is not None:
+        return ratios
+    if kinds is None:
+        f.problem("compress_ratios", "must be given, one entry for each layer")
+        return [0] * count
+    found = dict(V4_LAYERS)
+    for name in list(V4_LAYERS)[1:]:
+        if rates is not None:
+            found[name] = rates.whole(name, high=MAX_POSITIONS, default=V4_LAYERS[name])
+    return [found[kind] for kind in kinds]
 
 
 def _v4_attention(f: Fields, width: int, ratio: int) -> Part:

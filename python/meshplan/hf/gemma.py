@@ -68,8 +68,7 @@ def _experts(f: Fields, width: int, inner: int) -> Part:
 def _attention4(f: Fields, width: int, span: Part, borrows: bool) -> Part:
     h = parts.heads(f, width)
     dim, kv, equal = h.dim, h.kv, False
-    wide = f.whole("global_head_dim", default=512)
-    global_kv = f.whole("num_global_key_value_heads", high=MAX_HEADS, default=h.kv)
+    wide, global_kv = _wide_heads(f, h)
     k_is_v = f.flag("attention_k_eq_v", default=False)
     if span["kind"] == "full":
         dim, equal = wide, k_is_v
@@ -92,6 +91,30 @@ def _attention4(f: Fields, width: int, span: Part, borrows: bool) -> Part:
         shares_kv=borrows,
         shares_k_and_v=equal,
     )
+
+
+def _wide_heads(f: Fields, h: parts.Heads) -> tuple[int, int]:
+    """Width and number of key/value heads of the full layers.
+
+    Old configs name them; new ones list them for each full layer in ``per_layer_config``.
+    """
+    wide = f.whole("global_head_dim", default=512)
+    kv = f.whole("num_global_key_value_heads", high=MAX_HEADS, default=h.kv)
+    table = f.table("per_layer_config")
+    if table is None:
+        return wide, kv
+    found = {(wide, kv)} if not table.data else set()
+    for name in list(table.data)[:MAX_LAYERS]:
+        entry = table.table(name)
+        if entry is not None:
+            found.add(
+                (
+                    entry.whole("head_dim", default=wide),
+                    entry.whole("num_key_value_heads", high=MAX_HEADS, default=kv),
+                )
+            )
+    f.rule(len(found) == 1, "per_layer_config", "must say the same for each full layer")
+    return min(found, default=(wide, kv))
 
 
 def _per_layer_table(f: Fields, width: int, vocab: int, count: int, per_layer: int) -> int:

@@ -160,20 +160,7 @@ def minimax_m3(f: Fields, family: str) -> Draft:
     head_params = 2 * h.dim if f.flag("use_qk_norm", default=True) else 0
     gate = f.flag("attention_output_gate", default=False)
     full = blocks.attention(h.q, h.kv, h.dim, head_params=head_params, output_gate=gate)
-    sparse, flags = full, [0] * count
-    table = f.table("sparse_attention_config")
-    if table is not None and table.flag("use_sparse_attention", default=True):
-        i_heads = table.whole("sparse_num_index_heads", high=MAX_HEADS)
-        i_dim = table.whole("sparse_index_dim")
-        keys = table.whole("sparse_topk_blocks") * table.whole("sparse_block_size")
-        flags = table.wholes("sparse_attention_freq", count=count, high=1) or [1] * count
-        indexer = blocks.indexer(i_heads, i_dim, width * (i_heads + 1) * i_dim + 2 * i_dim)
-        span = blocks.top_k(min(keys, MAX_POSITIONS))
-        table.ignore(
-            "sparse_disable_index_value", "sparse_local_block", "sparse_init_block",
-            "sparse_score_type",
-        )  # fmt: skip
-        sparse = {**full, "span": span, "indexer": indexer}
+    sparse, flags = _block_sparse(f, width, count, full)
     feed = feeds(
         f, width, count, MoeTraits("intermediate_size", router_bias=True), "dense_intermediate_size"
     )
@@ -194,6 +181,31 @@ def minimax_m3(f: Fields, family: str) -> Draft:
     )
 
 
+def _block_sparse(f: Fields, width: int, count: int, full: Part) -> tuple[Part, list[int]]:
+    """Attention over chosen blocks, and which layers have it; old and new configs differ."""
+    table = f.table("sparse_attention_config")
+    kinds = f.names("layer_types", count=count, known=("full_attention", "minimax_m3_sparse"))
+    if kinds is not None:
+        flags = [int(kind != "full_attention") for kind in kinds]
+        view, names = f, ("index_n_heads", "index_head_dim", "index_topk_blocks", "index_block_size")
+        f.ignore("index_local_blocks")
+    elif table is not None and table.flag("use_sparse_attention", default=True):
+        flags = table.wholes("sparse_attention_freq", count=count, high=1) or [1] * count
+        view = table
+        names = (
+            "sparse_num_index_heads", "sparse_index_dim", "sparse_topk_blocks", "sparse_block_size",
+        )  # fmt: skip
+        table.ignore("sparse_disable_index_value", "sparse_local_block", "sparse_init_block")
+        table.ignore("sparse_score_type")
+    else:
+        return full, [0] * count
+    heads, dim = view.whole(names[0], high=MAX_HEADS), view.whole(names[1])
+    keys = view.whole(names[2]) * view.whole(names[3])
+    indexer = blocks.indexer(heads, dim, width * (heads + 1) * dim + 2 * dim)
+    span = blocks.top_k(min(keys, MAX_POSITIONS))
+    return {**full, "span": span, "indexer": indexer}, flags
+
+
 def mimo_v2(f: Fields, family: str) -> Draft:
     """MiMo-V2-Flash: window layers with sinks and their own heads, and a few full layers."""
     del family
@@ -206,7 +218,7 @@ def mimo_v2(f: Fields, family: str) -> Draft:
     tokens = f.whole("sliding_window", "sliding_window_size", high=MAX_POSITIONS)
     f.ignore("attention_chunk_size")
     q = f.whole("swa_num_attention_heads", high=MAX_HEADS, default=h.q)
-    kv = f.whole("swa_num_key_value_heads", high=MAX_HEADS, default=h.kv)
+    kv = f.whole("swa_num_key_value_heads", high=MAX_HEADS, default=min(q, 2 * h.kv))
     f.rule(q % kv == 0, "swa_num_key_value_heads", f"must divide swa_num_attention_heads = {q}")
     dim = f.whole("swa_head_dim", default=h.dim)
     local_value = f.whole("swa_v_head_dim", default=value)
@@ -259,6 +271,11 @@ def step(f: Fields, family: str) -> Draft:
     spans = parts.windows(f, count)
     other = f.table("attention_other_setting")
     local = h
+    if f.has("num_sliding_attention_heads"):
+        local = parts.Heads(f.whole("num_sliding_attention_heads", high=MAX_HEADS), h.kv, h.dim)
+        f.rule(local.q % h.kv == 0, "num_sliding_attention_heads", f"must be a multiple of {h.kv}")
+        f.ignore("per_layer_config")  # says the same once more
+    f.ignore("mtp_layer_types", "mtp_mlp_layer_types", "num_sliding_attention_heads")
     if other is not None:
         q = other.whole("num_attention_heads", high=MAX_HEADS, default=h.q)
         kv = other.whole(

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 def delta_attention(f: Fields, width: int) -> Part:
     """Kimi delta attention: q, k, v, a low-rank decay gate, a scalar beta, an output gate."""
-    heads = f.whole("num_heads", "linear_num_heads", high=MAX_HEADS)
-    dim = f.whole("head_dim", "linear_head_dim")
+    heads = f.whole(f.first("linear_num_heads", "num_heads"), high=MAX_HEADS)
+    dim = f.whole(f.first("linear_head_dim", "head_dim"))
     kernel = f.whole("short_conv_kernel_size", "linear_conv_kernel_dim", high=64, default=4)
     full_gate = f.flag("use_full_rank_gate", default=False)
     inner = heads * dim
@@ -43,18 +43,7 @@ def read(f: Fields, family: str) -> Draft:
     """Read Kimi-Linear or the language model of Kimi-K3."""
     del family
     width, vocab, count = parts.hidden(f), parts.vocab(f), parts.layer_count(f)
-    table = f.table("linear_attn_config")
-    if table is None:
-        f.problem("linear_attn_config", "must be given", hint="it names the linear layers")
-        table = f
-    full_layers = table.wholes("full_attn_layers", low=1, high=MAX_LAYERS) or []
-    linear_layers = table.wholes("kda_layers", low=1, high=MAX_LAYERS)
-    if linear_layers is not None:
-        table.rule(
-            sorted([*full_layers, *linear_layers]) == list(range(1, count + 1)),
-            "kda_layers",
-            f"must together with full_attn_layers name each of the {count} layers once",
-        )
+    full_layers, table = _full_layers(f, count)
     full, linear = mla(f, width), delta_attention(table, width)
     residuals = f.whole("attn_res_block_size", low=0, high=MAX_LAYERS, default=0)
     extra = 0
@@ -85,6 +74,26 @@ def read(f: Fields, family: str) -> Draft:
         max_positions=parts.max_positions(f) or f.whole("model_max_length", default=1, high=2**31),
         mtp=[(layers[-1], mtp_projection(width))] * heads,
     )
+
+
+def _full_layers(f: Fields, count: int) -> tuple[list[int], Fields]:
+    """Numbers of the MLA layers, from 1, and the object that holds the linear layers' widths."""
+    kinds = parts.layer_types(f, count)
+    table = f.table("linear_attn_config")
+    if table is None:
+        if kinds is None:
+            f.problem("linear_attn_config", "must be given", hint="it names the linear layers")
+        kinds = kinds or []
+        return [i + 1 for i, kind in enumerate(kinds) if kind != "linear_attention"], f
+    full_layers = table.wholes("full_attn_layers", low=1, high=MAX_LAYERS) or []
+    linear_layers = table.wholes("kda_layers", low=1, high=MAX_LAYERS)
+    if linear_layers is not None:
+        table.rule(
+            sorted([*full_layers, *linear_layers]) == list(range(1, count + 1)),
+            "kda_layers",
+            f"must together with full_attn_layers name each of the {count} layers once",
+        )
+    return full_layers, table
 
 
 def _feeds(f: Fields, width: int, count: int) -> list[Part]:

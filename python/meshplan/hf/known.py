@@ -19,7 +19,8 @@ _ANY_FAMILY: Final = """
     hidden_act hidden_activation activation activation_function mlp_hidden_act mamba_hidden_act
     activation_situ_beta activation_situ_linear_beta gelu_approximate rotary_pct rotary_dim
     rotary_emb_base rotary partial_rotary_factor position_embedding_type alibi alibi_bias_max
-    mla_use_nope nope use_mrope no_rope_layer_interval original_max_position_embeddings
+    mla_use_nope nope use_mrope no_rope_layers no_rope_layer_interval embedding_fraction
+    original_max_position_embeddings
     initial_context_length max_sequence_length max_seq_length n_ctx model_max_length
     scale_embedding embedding_multiplier logits_scaling residual_multiplier attention_multiplier
     embedding_multiplier_scale output_multiplier_scale attn_output_multiplier mup_base_width
@@ -91,7 +92,7 @@ PATTERNS: Final = re.compile(
     r"""
     (^|_)(token_id|token_ids|token_index|token_idx)$ | _token_id(s)?$ | token_index$
     | eps(ilon)?$ | dropout | pdrop$ | ^rope_ | _rope_theta$ | ^rotary_ | theta$ | _coef$ | jitter
-    | softcap | ^init(ializer)?_ | _init$ | ^output_ | ^_ | _version$ | ^use_flash | implementation$
+    | softcap | ^init_ | initializer | _init$ | in_fp32$ | _(alpha|beta)_factor$ | ^output_ | ^_ | _version$ | ^use_flash | implementation$
     | ^summary_ | ^fused_ | ^use_fused | ^gradient_checkpointing | ^vision_ | ^image_ | ^video_
     | ^audio_ | ^mm_ | ^projector_ | noise$ | ^router_.*loss | aux_loss | _loss_
     """,
@@ -116,8 +117,11 @@ def irrelevant(name: str) -> bool:
     return name in IRRELEVANT or name in GENERATION or bool(PATTERNS.search(name))
 
 
-def check_rest(f: Fields, family: str) -> None:
-    """Refuse what may cost and is not understood; note what is only unknown."""
+def check_rest(f: Fields, family: str, *, wrapper: bool = False) -> None:
+    """Refuse what may cost and is not understood; note what is only unknown.
+
+    The fields of a wrapper concern its towers and projector, not the language model: never refused.
+    """
     for name in f.unread():
         value = f.data[name]
         if (
@@ -126,7 +130,9 @@ def check_rest(f: Fields, family: str) -> None:
             or value in (None, False, 0, "", [], {})
         ):
             continue
-        if COST.search(name.lower()):
+        if wrapper:
+            f.assume(f"{f.prefix}{name} of {family} is taken not to touch the language model")
+        elif COST.search(name.lower()):
             f.problem(
                 name,
                 f"is not understood for {family}, and its name suggests that it changes the cost",
@@ -136,4 +142,4 @@ def check_rest(f: Fields, family: str) -> None:
         else:
             f.assume(f"{f.prefix}{name} is not known and is taken to cost nothing")
     for child in f.children:
-        check_rest(child, family)
+        check_rest(child, family, wrapper=wrapper)

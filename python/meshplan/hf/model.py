@@ -130,5 +130,5 @@ def _read_wrapped(f: Fields, wrapper: str, name: str) -> tuple[Draft, str, str]:
     draft = registry.read(text, family)
     draft.towers += towers(f, wrapper, draft.hidden)
     check_rest(text, family or "an unknown decoder")
-    check_rest(f, wrapper or "a multimodal wrapper")
+    check_rest(f, wrapper or "the wrapper", wrapper=True)
     return draft, family, wrapper

@@ -62,6 +62,7 @@ ALIASES: dict[str, str] = {
     "minimax_m1": "minimax",
     "minimax_text_01": "minimax",
     "minimax_m3_text": "minimax_m3",
+    "minimax_m3_vl_text": "minimax_m3",
     "qwen3_5_text": "qwen3_next",
     "qwen3_5_moe_text": "qwen3_next",
     "qwen3_vl_text": "qwen3",

@@ -145,6 +145,61 @@ def llama4(v: Fields, text: int) -> int:
     )
 
 
+def qwen2_vl(v: Fields, text: int) -> int:
+    """Qwen2-VL: layer norms and a plain MLP; ``hidden_size`` is the width behind the merger."""
+    width = v.whole("embed_dim", default=1280)
+    out = v.whole("hidden_size", default=text)
+    ratio = v.real("mlp_ratio", low=0.1, high=64, default=4.0)
+    layers = v.whole("depth", high=MAX_LAYERS, default=32)
+    patch = v.whole("patch_size", high=1024, default=14) ** 2
+    patch *= v.whole("temporal_patch_size", high=64, default=2)
+    patch *= v.whole("in_channels", "in_chans", high=64, default=3)
+    merged = width * v.whole("spatial_merge_size", high=64, default=2) ** 2
+    return (
+        linear(patch, width, bias=False)
+        + layers * block(width, int(width * ratio))
+        + 2 * width
+        + linear(merged, merged)
+        + linear(merged, out)
+    )
+
+
+def pixtral(v: Fields, text: int) -> int:
+    """Pixtral with the merger of Mistral 3: no biases, a gated MLP."""
+    width, inner, layers = _sizes(v)
+    patch = 3 * v.whole("patch_size", high=1024, default=14) ** 2
+    merged = 4 * width * width
+    return (
+        patch * width
+        + width
+        + layers * block(width, inner, norm=2, bias=False, gated=True)
+        + width
+        + merged
+        + width * text
+        + text * text
+    )
+
+
+def step(v: Fields, text: int) -> int:
+    """Step-3.7: layer scales, and two convolutions that halve the grid twice."""
+    width = v.whole(v.first("width", "hidden_size"), default=1536)
+    layers = v.whole(v.first("layers", "num_hidden_layers"), high=MAX_LAYERS, default=47)
+    ratio = v.real("mlp_ratio", low=0.1, high=64, default=8960 / 1536)
+    patch = v.whole("patch_size", high=1024, default=14)
+    image = v.whole("image_size", high=65536, default=728)
+    halved = 9 * 2 * width * width + 2 * width
+    quartered = 9 * 8 * width * width + 4 * width
+    return (
+        3 * patch * patch * width
+        + (image // patch) ** 2 * width
+        + 2 * width
+        + layers * block(width, int(width * ratio), norm=6)
+        + halved
+        + quartered
+        + 4 * width * text
+    )
+
+
 TOWERS: dict[str, Tower] = {
     "qwen3_vl": qwen3,
     "qwen3_vl_moe": qwen3,
@@ -152,6 +207,10 @@ TOWERS: dict[str, Tower] = {
     "qwen3_5_moe": qwen3,
     "qwen3_omni_moe": qwen3,
     "qwen2_5_vl": qwen2,
+    "qwen2_vl": qwen2_vl,
+    "mistral3": pixtral,
+    "step3p7": step,
+    "step3p7_flash": step,
     "gemma3": siglip,
     "siglip_vision_model": siglip,
     "gemma4": gemma4,
