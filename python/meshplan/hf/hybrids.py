@@ -187,7 +187,10 @@ def _block_sparse(f: Fields, width: int, count: int, full: Part) -> tuple[Part, 
     kinds = f.names("layer_types", count=count, known=("full_attention", "minimax_m3_sparse"))
     if kinds is not None:
         flags = [int(kind != "full_attention") for kind in kinds]
-        view, names = f, ("index_n_heads", "index_head_dim", "index_topk_blocks", "index_block_size")
+        view, names = (
+            f,
+            ("index_n_heads", "index_head_dim", "index_topk_blocks", "index_block_size"),
+        )
         f.ignore("index_local_blocks")
     elif table is not None and table.flag("use_sparse_attention", default=True):
         flags = table.wholes("sparse_attention_freq", count=count, high=1) or [1] * count

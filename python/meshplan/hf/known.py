@@ -92,7 +92,8 @@ PATTERNS: Final = re.compile(
     r"""
     (^|_)(token_id|token_ids|token_index|token_idx)$ | _token_id(s)?$ | token_index$
     | eps(ilon)?$ | dropout | pdrop$ | ^rope_ | _rope_theta$ | ^rotary_ | theta$ | _coef$ | jitter
-    | softcap | ^init_ | initializer | _init$ | in_fp32$ | _(alpha|beta)_factor$ | ^output_ | ^_ | _version$ | ^use_flash | implementation$
+    | softcap | ^init_ | initializer | _init$ | in_fp32$ | _(alpha|beta)_factor$
+    | ^output_ | ^_ | _version$ | ^use_flash | implementation$
     | ^summary_ | ^fused_ | ^use_fused | ^gradient_checkpointing | ^vision_ | ^image_ | ^video_
     | ^audio_ | ^mm_ | ^projector_ | noise$ | ^router_.*loss | aux_loss | _loss_
     """,

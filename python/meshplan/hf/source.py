@@ -101,7 +101,7 @@ def parse(data: bytes, where: str) -> Mapping[str, Any]:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        cut = error.pos >= len(text.rstrip()) - 1
+        cut = text.rstrip()[-1] != "}"
         raise InputError(
             f"must be JSON: {error.msg.lower()}",
             field="model",

@@ -3,7 +3,7 @@
 //! These are the logical bytes of one copy of the model: no paging, no replication over ranks, no
 //! scales. What an engine allocates is in the `kv` room.
 
-use super::{LayerKind, Linear, Mamba2, Mixer, Model, Span};
+use super::{Attention, LayerKind, Linear, Mamba2, Mixer, Model, Span};
 
 /// What one layer keeps for one sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -45,53 +45,54 @@ pub fn layer(kind: &LayerKind) -> LayerKv {
         Some(Mixer::Linear(l)) => linear(l),
         Some(Mixer::Mamba2(m)) => mamba2(m),
         Some(Mixer::Mla(m)) => LayerKv {
-            elements_per_token: real(m.kv_lora_rank + m.qk_rope_head_dim),
+            elements_per_token: real(m.kv_lora_rank) + real(m.qk_rope_head_dim),
             indexer_elements_per_token: m.indexer.as_ref().map_or(0.0, |i| real(i.head_dim)),
             ..LayerKv::default()
         },
-        Some(Mixer::Attention(a)) => {
-            let vectors = if a.shares_k_and_v {
-                a.head_dim
-            } else {
-                a.head_dim + a.v_head_dim
-            };
-            let each = if a.shares_kv {
-                0.0
-            } else {
-                real(a.kv_heads * vectors)
-            };
-            let window = match a.span {
-                Span::Window(tokens) | Span::Chunk(tokens) => tokens,
-                Span::Full | Span::TopK(_) => 0,
-            };
-            let pooled = a.compress.as_ref().map(|c| real(c.ratio));
-            let (all, last) = if window > 0 { (0.0, each) } else { (each, 0.0) };
-            let index = a.indexer.as_ref().map_or(0.0, |i| real(i.head_dim));
-            LayerKv {
-                elements_per_token: pooled.map_or(all, |ratio| each / ratio),
-                window_elements_per_token: last,
-                window,
-                indexer_elements_per_token: pooled.map_or(index, |ratio| index / ratio),
-                ..LayerKv::default()
-            }
-        }
+        Some(Mixer::Attention(a)) => attention(a),
+    }
+}
+
+fn attention(a: &Attention) -> LayerKv {
+    let value = if a.shares_k_and_v {
+        0.0
+    } else {
+        real(a.v_head_dim)
+    };
+    let owned = if a.shares_kv { 0.0 } else { real(a.kv_heads) };
+    let each = owned * (real(a.head_dim) + value);
+    let window = match a.span {
+        Span::Window(tokens) | Span::Chunk(tokens) => tokens,
+        Span::Full | Span::TopK(_) => 0,
+    };
+    let (all, last) = if window > 0 { (0.0, each) } else { (each, 0.0) };
+    let index = a.indexer.as_ref().map_or(0.0, |i| real(i.head_dim));
+    let pooled = a.compress.as_ref().map(|c| real(c.ratio));
+    LayerKv {
+        elements_per_token: pooled.map_or(all, |ratio| each / ratio),
+        window_elements_per_token: last,
+        window,
+        indexer_elements_per_token: pooled.map_or(index, |ratio| index / ratio),
+        ..LayerKv::default()
     }
 }
 
 fn linear(l: &Linear) -> LayerKv {
-    let channels = 2 * l.k_heads * l.k_head_dim + l.v_heads * l.v_head_dim;
+    let values = real(l.v_heads) * real(l.v_head_dim);
+    let channels = 2.0 * real(l.k_heads) * real(l.k_head_dim) + values;
     LayerKv {
-        state_bytes: real(l.v_heads * l.k_head_dim * l.v_head_dim) * l.state_bytes,
-        conv_elements: real(channels * l.conv_kernel.saturating_sub(1)),
+        state_bytes: values * real(l.k_head_dim) * l.state_bytes,
+        conv_elements: channels * real(l.conv_kernel.saturating_sub(1)),
         ..LayerKv::default()
     }
 }
 
 fn mamba2(m: &Mamba2) -> LayerKv {
-    let channels = m.heads * m.head_dim + 2 * m.groups * m.state;
+    let inner = real(m.heads) * real(m.head_dim);
+    let channels = inner + 2.0 * real(m.groups) * real(m.state);
     LayerKv {
-        state_bytes: real(m.heads * m.head_dim * m.state) * m.state_bytes,
-        conv_elements: real(channels * m.conv_kernel.saturating_sub(1)),
+        state_bytes: inner * real(m.state) * m.state_bytes,
+        conv_elements: channels * real(m.conv_kernel.saturating_sub(1)),
         ..LayerKv::default()
     }
 }
@@ -157,4 +158,78 @@ fn sum(model: &Model, term: impl Fn(&LayerKv) -> f64) -> f64 {
         .zip(counts)
         .map(|(kind, n)| real(n) * term(&layer(kind)))
         .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::tests::{attention, gated_delta_net, model, only};
+
+    #[test]
+    fn llama_8b_keeps_128_kib_a_token() {
+        let m = model(vec![only(attention(32, 8, 128))], 32);
+        assert_eq!(bytes_per_token(&m, 2.0), 131_072.0);
+        assert_eq!(bytes_per_token(&m, 1.0), 65_536.0);
+        assert_eq!(growth_bytes_per_token(&m, 2.0), 131_072.0);
+        assert_eq!(state_bytes_per_sequence(&m, 2.0), 0.0);
+    }
+
+    #[test]
+    fn windows_stop_growing() {
+        // gpt-oss-20b: 12 full layers and 12 of window 128, 8 key/value heads of 64.
+        let mut local = attention(64, 8, 64);
+        local.span = Span::Window(128);
+        let mut m = model(vec![only(attention(64, 8, 64)), only(local)], 24);
+        m.layers = (0..24).map(|i| i % 2).collect();
+        let s = 32_768;
+        let kept = 24_576.0 * 32_768.0 + 12.0 * 2_048.0 * 128.0;
+        assert_eq!(bytes_per_token(&m, 2.0), 49_152.0);
+        assert_eq!(sequence_bytes(&m, s, 2.0), kept);
+        // Below the window both kinds grow alike.
+        assert_eq!(sequence_bytes(&m, 100, 2.0), 49_152.0 * 100.0);
+    }
+
+    #[test]
+    fn borrowed_keys_cost_nothing_and_equal_values_half() {
+        let mut borrowed = attention(8, 4, 64);
+        borrowed.shares_kv = true;
+        let mut equal = attention(8, 4, 64);
+        equal.shares_k_and_v = true;
+        assert_eq!(bytes_per_token(&model(vec![only(borrowed)], 3), 2.0), 0.0);
+        assert_eq!(
+            bytes_per_token(&model(vec![only(equal)], 1), 2.0),
+            2.0 * 4.0 * 64.0
+        );
+    }
+
+    #[test]
+    fn recurrent_states_do_not_grow() {
+        // Qwen3.5-27B: 48 value heads, 16 key heads of 128, kernel 4, fp32 state.
+        let m = model(vec![gated_delta_net(16, 48, 128, 4)], 1);
+        let channels = 2.0 * 16.0 * 128.0 + 48.0 * 128.0;
+        let state = 48.0 * 128.0 * 128.0 * 4.0 + channels * 3.0 * 2.0;
+        assert_eq!(state_bytes_per_sequence(&m, 2.0), state);
+        assert_eq!(
+            sequence_bytes(&m, 1, 2.0),
+            sequence_bytes(&m, 1_000_000, 2.0)
+        );
+    }
+
+    #[test]
+    fn pooled_layers_keep_a_window_and_pooled_entries() {
+        let mut pooled = attention(64, 1, 512);
+        pooled.shares_k_and_v = true;
+        pooled.span = Span::Window(128);
+        pooled.compress = Some(crate::model::Compress {
+            ratio: 4,
+            top_k: 512,
+            params: 0,
+        });
+        let m = model(vec![only(pooled)], 1);
+        assert_eq!(growth_bytes_per_token(&m, 2.0), 256.0);
+        assert_eq!(
+            sequence_bytes(&m, 4096, 2.0),
+            256.0 * 4096.0 + 1024.0 * 128.0
+        );
+    }
 }

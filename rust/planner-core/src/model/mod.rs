@@ -316,3 +316,81 @@ pub struct Tower {
     /// Parameters.
     pub params: u64,
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::units::Dtype;
+
+    pub(crate) fn attention(heads: u64, kv_heads: u64, head_dim: u64) -> Attention {
+        Attention {
+            heads,
+            kv_heads,
+            head_dim,
+            v_head_dim: head_dim,
+            span: Span::Full,
+            bias_params: 0,
+            head_params: 0,
+            output_gate: false,
+            shares_kv: false,
+            shares_k_and_v: false,
+            indexer: None,
+            q_lora_rank: 0,
+            o_lora_rank: 0,
+            o_groups: 0,
+            compress: None,
+        }
+    }
+
+    /// A layer of attention and nothing else.
+    pub(crate) fn only(attention: Attention) -> LayerKind {
+        LayerKind {
+            name: "attention".into(),
+            mixer: Some(Mixer::Attention(attention)),
+            feed_forward: None,
+            norms: 0,
+            norm_params: 0,
+            extra_params: 0,
+        }
+    }
+
+    pub(crate) fn gated_delta_net(k_heads: u64, v_heads: u64, dim: u64, kernel: u64) -> LayerKind {
+        LayerKind {
+            mixer: Some(Mixer::Linear(Linear {
+                k_heads,
+                v_heads,
+                k_head_dim: dim,
+                v_head_dim: dim,
+                conv_kernel: kernel,
+                in_params: 0,
+                out_params: 0,
+                other_params: 0,
+                state_bytes: 4.0,
+            })),
+            ..only(attention(1, 1, 1))
+        }
+    }
+
+    /// A model of `count` layers, all of the first kind.
+    pub(crate) fn model(kinds: Vec<LayerKind>, count: usize) -> Model {
+        Model {
+            name: "test".into(),
+            model_type: "test".into(),
+            hidden: 4096,
+            vocab: 128_256,
+            embedding_width: 0,
+            tied_embeddings: false,
+            learned_positions: 0,
+            max_positions: None,
+            embedding_extra_params: 0,
+            final_norm_params: 4096,
+            head_extra_params: 0,
+            kinds,
+            layers: vec![0; count],
+            mtp: vec![],
+            towers: vec![],
+            residual_streams: 1,
+            weight_dtype: Dtype::Bf16,
+        }
+    }
+}

@@ -336,3 +336,122 @@ impl ModelParams {
         add([kept, self.layers.active()])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::tests::{attention as heads, model, only};
+    use crate::model::{Dense, MtpHead, Tower};
+    use proptest::prelude::*;
+
+    fn llama(hidden: u64, inner: u64) -> LayerKind {
+        LayerKind {
+            feed_forward: Some(FeedForward::Dense(Dense {
+                intermediate: inner,
+                gated: true,
+                bias_params: 0,
+            })),
+            norms: 2,
+            norm_params: 2 * hidden,
+            ..only(heads(32, 8, 128))
+        }
+    }
+
+    fn moe(experts: u64, top_k: u64, inner: u64, shared: u64) -> Moe {
+        Moe {
+            experts,
+            top_k,
+            intermediate: inner,
+            expert_hidden: 4096,
+            gated: true,
+            expert_bias_params: 0,
+            shared_intermediate: shared,
+            latent_params: 0,
+            router_params: experts * 4096,
+            groups: 1,
+            top_groups: 1,
+        }
+    }
+
+    #[test]
+    fn llama_8b_to_the_parameter() {
+        let m = model(vec![llama(4096, 14_336)], 32);
+        let p = count(&m);
+        assert_eq!(p.total(), 8_030_261_248);
+        assert_eq!(p.active(), p.total());
+        assert_eq!(p.active_matmul(), p.total() - p.embedding);
+    }
+
+    #[test]
+    fn mixtral_8x7b_and_what_a_token_uses() {
+        let kind = LayerKind {
+            feed_forward: Some(FeedForward::Moe(moe(8, 2, 14_336, 0))),
+            ..llama(4096, 1)
+        };
+        let mut m = model(vec![kind], 32);
+        m.vocab = 32_000;
+        let p = count(&m);
+        assert_eq!(p.total(), 46_702_792_704);
+        assert_eq!(p.active(), 12_879_925_248);
+    }
+
+    #[test]
+    fn tied_heads_count_once_and_still_multiply() {
+        let mut m = model(vec![llama(4096, 14_336)], 1);
+        let apart = count(&m);
+        m.tied_embeddings = true;
+        let tied = count(&m);
+        assert_eq!(apart.total() - tied.total(), apart.embedding);
+        assert_eq!(apart.active_matmul(), tied.active_matmul());
+    }
+
+    #[test]
+    fn heads_of_other_kinds_stay_apart() {
+        let mut m = model(vec![llama(4096, 14_336)], 2);
+        let before = count(&m);
+        m.mtp = vec![MtpHead {
+            kind: 0,
+            projection_params: 7,
+        }];
+        m.towers = vec![Tower {
+            name: "vision".into(),
+            params: 11,
+        }];
+        let after = count(&m);
+        assert_eq!(after.total(), before.total() + 11);
+        assert_eq!(after.language(), before.total());
+        assert_eq!(after.mtp, after.kinds[0].total() + 7);
+    }
+
+    #[test]
+    fn absurd_sizes_are_refused_and_do_not_wrap() {
+        let mut m = model(vec![llama(4096, u64::MAX)], 2);
+        assert!(m.validate().is_err());
+        m.hidden = 0;
+        assert!(m.validate().is_err());
+    }
+
+    proptest! {
+        /// The parts add up, and a token never uses more than there is.
+        #[test]
+        fn parts_add_up(
+            experts in 1_u64..64, chosen in 1_u64..64, inner in 1_u64..4096,
+            shared in 0_u64..4096, layers in 1_usize..12,
+        ) {
+            let top_k = chosen.min(experts);
+            let kind = LayerKind {
+                feed_forward: Some(FeedForward::Moe(moe(experts, top_k, inner, shared))),
+                ..llama(4096, 1)
+            };
+            let m = model(vec![kind], layers);
+            let p = count(&m);
+            prop_assert_eq!(p.layers.total(), p.kinds[0].total() * layers as u64);
+            prop_assert!(p.active() <= p.total());
+            prop_assert_eq!(p.active() == p.total(), top_k == experts);
+            let l = p.kinds[0];
+            prop_assert_eq!(
+                l.total(), l.tensor + l.key_value + l.replicated + l.router + l.expert
+            );
+        }
+    }
+}
