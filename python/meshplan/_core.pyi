@@ -1,5 +1,6 @@
 """Types of the compiled core; ``make types`` holds them to it."""
 
+from collections.abc import Callable
 from typing import Any, final
 
 VERSION: str
@@ -39,3 +40,27 @@ def kv_replay(path: str, trace: str, options: str) -> str: ...
 def moe_balance(spec: str) -> str: ...
 def chunk_sizes(layers: int, chunks: int) -> list[int]:
     """Layers of each of so many consecutive pipeline chunks."""
+def sweep(
+    request: str,
+    *,
+    top: int = 10,
+    pareto: bool = True,
+    exhaustive: bool = False,
+    threads: int = 0,
+    on_progress: Callable[[int, int], object] | None = None,
+) -> tuple[str, Frame, Frame]:
+    """Account of a sweep as JSON, the fastest layouts, and the Pareto front."""
+
+@final
+class SweepRows:
+    """Every layout of a job, in layout order, as frames of some ten thousand rows."""
+
+    def __new__(
+        cls, request: str, *, fitting: bool = False, threads: int = 0
+    ) -> SweepRows: ...
+    def __iter__(self) -> SweepRows: ...
+    def __next__(self) -> Frame: ...
+    @property
+    def feasible(self) -> int: ...
+    @property
+    def done(self) -> int: ...

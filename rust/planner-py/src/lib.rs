@@ -11,6 +11,7 @@ pub mod kv;
 pub mod model;
 pub mod moe;
 pub mod question;
+pub mod sweep;
 pub mod training;
 
 #[pymodule]
@@ -38,4 +39,7 @@ mod _core {
 
     #[pymodule_export]
     use crate::moe::moe_balance;
+
+    #[pymodule_export]
+    use crate::sweep::{SweepRows, sweep};
 }

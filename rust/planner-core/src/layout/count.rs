@@ -1,7 +1,7 @@
 //! The account of a space: how many candidates there are, and which rule each bad one breaks.
 
-use crate::layout::Status;
 use crate::layout::rules::RULES;
+use crate::layout::{Layout, Status};
 
 /// Candidates of a space by fate; `total = feasible + Σ rejected` exactly.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,6 +12,8 @@ pub struct Counts {
     pub feasible: u64,
     /// Candidates by the first rule that they break, indexed as [`RULES`].
     pub rejected: Vec<u64>,
+    /// The first candidate that breaks each rule, as far as it was known when it broke it.
+    pub examples: Vec<Option<Layout>>,
 }
 
 impl Default for Counts {
@@ -20,11 +22,20 @@ impl Default for Counts {
             total: 0,
             feasible: 0,
             rejected: vec![0; RULES.len()],
+            examples: vec![None; RULES.len()],
         }
     }
 }
 
 impl Counts {
+    /// Count candidates below `layout` under the rule that they break.
+    pub(super) fn reject(&mut self, rule: usize, layout: &Layout, candidates: u64) {
+        if candidates > 0 {
+            self.rejected[rule] += candidates;
+            self.examples[rule].get_or_insert(*layout);
+        }
+    }
+
     /// Candidates that break some rule.
     #[must_use]
     pub fn all_rejected(&self) -> u64 {

@@ -37,14 +37,14 @@ impl Space {
                 counts.total += below * pairs;
                 let layout = Layout { tp, cp, ..ONE };
                 if let Some(rule) = self.broken(Level::Tensor, &layout) {
-                    counts.rejected[rule] += below * pairs;
+                    counts.reject(rule, &layout, below * pairs);
                     continue;
                 }
                 for &ep in &c.ep {
                     for &etp in &c.etp {
                         let layout = Layout { ep, etp, ..layout };
                         if let Some(rule) = self.broken(Level::Expert, &layout) {
-                            counts.rejected[rule] += below;
+                            counts.reject(rule, &layout, below);
                             continue;
                         }
                         let prefixes = self.prefixes(&layout, &stages, &mut counts);
@@ -71,14 +71,14 @@ impl Space {
         for &(pp, dp) in stages {
             let layout = Layout { pp, dp, ..*group };
             match self.broken(Level::Stage, &layout) {
-                Some(rule) => counts.rejected[rule] += self.below_grid(group.tp),
+                Some(rule) => counts.reject(rule, &layout, self.below_grid(group.tp)),
                 None => out.extend(self.prefix(&layout, counts)),
             }
         }
         out
     }
 
-    /// What may follow a grid of ranks; what may not is counted, level by level.
+    /// What may follow a grid of ranks); what may not is counted, level by level.
     fn prefix(&self, grid: &Layout, counts: &mut Counts) -> Option<Prefix> {
         let c = &self.candidates;
         let (n_recompute, n_plan, n_sharding) = (
@@ -90,7 +90,7 @@ impl Space {
         let mut keep = |level: Level, layout: Layout, below: u64| match self.broken(level, &layout)
         {
             Some(rule) => {
-                counts.rejected[rule] += below;
+                counts.reject(rule, &layout, below);
                 None
             }
             None => Some(layout),

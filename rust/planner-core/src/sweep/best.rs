@@ -119,9 +119,9 @@ pub struct Best {
     pub top: Top,
     /// The front.
     pub front: Front,
-    /// Layouts estimated.
+    /// Layouts estimated that fit.
     pub evaluated: u64,
-    /// Estimated layouts that do not fit.
+    /// Layouts that do not fit.
     pub over_memory: u64,
     /// The estimated layout that needs least memory.
     pub leanest: Option<Found>,

@@ -11,6 +11,8 @@ pub mod best;
 pub mod control;
 pub mod index;
 pub mod prune;
+pub mod request;
+pub mod rows;
 pub mod scan;
 
 use rayon::prelude::*;
@@ -53,7 +55,7 @@ impl Default for Options {
 }
 
 /// What a sweep found, and the proof that it looked everywhere:
-/// `counts.total = evaluated + pruned + Σ counts.rejected`.
+/// `counts.total = evaluated + pruned + over_memory + Σ counts.rejected`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// The fastest layouts that fit, best first; ties in layout order.
@@ -62,11 +64,11 @@ pub struct Outcome {
     pub pareto: Vec<Ranked>,
     /// The account of the space.
     pub counts: Counts,
-    /// Layouts estimated.
+    /// Layouts estimated, and they fit.
     pub evaluated: u64,
-    /// Layouts that a bound ruled out.
+    /// Layouts that are slower than the best found, or beaten in time and memory, by their bounds.
     pub pruned: u64,
-    /// Estimated layouts that do not fit in memory.
+    /// Layouts that do not fit in memory, by their estimate or by its lower bound.
     pub over_memory: u64,
     /// The estimated layout that needs least memory.
     pub leanest: Option<Ranked>,
@@ -160,7 +162,7 @@ impl Job {
             pareto: best.front.points().iter().filter_map(ranked).collect(),
             counts: self.index.counts.clone(),
             evaluated: best.evaluated,
-            pruned: self.index.counts.feasible - best.evaluated,
+            pruned: self.index.counts.feasible - best.evaluated - best.over_memory,
             over_memory: best.over_memory,
             leanest: best.leanest.as_ref().and_then(ranked),
         }
@@ -169,13 +171,16 @@ impl Job {
 
 /// Run `work` on a pool of its own, or on this thread when one is enough.
 pub(crate) fn with_pool<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> Result<T> {
+    Ok(pool(threads)?.install(work))
+}
+
+fn pool(threads: usize) -> Result<rayon::ThreadPool> {
     let threads = match threads {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         n => n,
     };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-    let pool = pool.map_err(|e| Error::field("threads", threads, e.to_string()))?;
-    Ok(pool.install(work))
+    pool.map_err(|e| Error::field("threads", threads, e.to_string()))
 }
 
 #[cfg(test)]

@@ -53,13 +53,14 @@ impl Candidate {
 /// [`crate::error::Error::Interrupted`] when `control` says stop.
 pub fn run(job: &Job, options: &Options, control: &Control) -> Result<Best> {
     let scan = Scan::new(job);
-    let mut cells = candidates(job, &scan, control)?;
+    let (mut cells, over_memory) = candidates(job, &scan, control)?;
     cells.par_sort_unstable_by(|a, b| {
         a.step_s
             .total_cmp(&b.step_s)
             .then_with(|| a.place().cmp(&b.place()))
     });
     let mut best = Best::new(options);
+    best.over_memory = over_memory;
     let (mut round, mut rest) = (FIRST_ROUND, &cells[..]);
     while !rest.is_empty() {
         let (now, later) = rest.split_at(round.min(rest.len()));
@@ -95,11 +96,11 @@ fn layouts(cells: &[Candidate]) -> u64 {
     cells.iter().map(|c| u64::from(c.layouts)).sum()
 }
 
-/// Every cell that may fit in memory, with its bounds.
-fn candidates(job: &Job, scan: &Scan<'_>, control: &Control) -> Result<Vec<Candidate>> {
+/// Every cell that may fit in memory, with its bounds; and how many layouts the others hold.
+fn candidates(job: &Job, scan: &Scan<'_>, control: &Control) -> Result<(Vec<Candidate>, u64)> {
     let est = &job.estimator;
     let groups = job.index.groups.par_iter().enumerate().with_max_len(1);
-    let parts: Vec<Vec<Candidate>> = groups
+    let parts: Vec<(Vec<Candidate>, u64)> = groups
         .map(|(number, group)| {
             let (mut cells, mut out) = (Vec::new(), 0);
             let mut layers = Layers::new(est, group);
@@ -129,10 +130,14 @@ fn candidates(job: &Job, scan: &Scan<'_>, control: &Control) -> Result<Vec<Candi
                 }
             }
             control.advance(out)?;
-            Ok(cells)
+            Ok((cells, out))
         })
         .collect::<Result<_>>()?;
-    Ok(parts.into_iter().flatten().collect())
+    let out = parts.iter().map(|(_, out)| out).sum();
+    Ok((
+        parts.into_iter().flat_map(|(cells, _)| cells).collect(),
+        out,
+    ))
 }
 
 /// Least step time and allocated bytes of a cell.

@@ -9,8 +9,8 @@
 //! ```
 
 use crate::error::Result;
-use crate::layout::Schedule;
-use crate::layout::space::{Group, Micro, Prefix};
+use crate::layout::space::{Group, Micro, ONE, Prefix};
+use crate::layout::{Layout, Schedule};
 use crate::training::Estimator;
 use crate::training::block::Block;
 use crate::training::group::{Grid, GroupCosts};
@@ -56,6 +56,8 @@ pub struct PrefixWork<'a> {
 /// Layouts that differ in recomputation, schedule and sharding only.
 #[derive(Debug)]
 pub struct Cell<'a> {
+    /// The layout as far as it is known.
+    pub base: Layout,
     /// The prefix.
     pub prefix: &'a Prefix,
     /// Layer costs.
@@ -69,7 +71,8 @@ pub struct Cell<'a> {
     /// Schedules, each with its place among the plans of the micro-batch.
     pub schedules: Vec<(u64, Schedule)>,
     first: u64,
-    plan_count: u64,
+    /// Plans of the micro-batch, those of other cells included.
+    pub plan_count: u64,
 }
 
 impl Cell<'_> {
@@ -272,6 +275,20 @@ impl<'a> Scan<'a> {
         let prefix = work.prefix;
         let chosen = &prefix.micro[micro];
         let costs = layers.get(chosen.micro_batch, prefix.sequence[sequence]);
+        let Group {
+            tp, cp, ep, etp, ..
+        } = *layers.group;
+        let base = Layout {
+            tp,
+            cp,
+            ep,
+            etp,
+            pp: prefix.pp,
+            dp: prefix.dp,
+            micro_batch: chosen.micro_batch,
+            sequence_parallel: prefix.sequence[sequence],
+            ..ONE
+        };
         let before: u64 = prefix.micro[..micro].iter().map(Micro::plan_count).sum();
         let plan_count = chosen.plan_count();
         let per_sequence =
@@ -285,6 +302,10 @@ impl<'a> Scan<'a> {
                 .map(|(nth, (schedule, _))| (nth, schedule))
                 .collect();
             (!schedules.is_empty()).then(|| Cell {
+                base: Layout {
+                    vpp: slot.vpp,
+                    ..base
+                },
                 prefix,
                 costs,
                 slot,
@@ -362,7 +383,7 @@ impl Scratch {
                 over += 1;
             }
         }
-        best.evaluated += self.keys.len() as u64;
+        best.evaluated += self.keys.len() as u64 - over;
         best.over_memory += over;
         let wanted = step_s < f64::INFINITY && best.wants(step_s, est.peak_bytes(allocated));
         let lean = best

@@ -157,10 +157,13 @@ fn pruning_changes_nothing_but_the_work() {
             assert!(!all.top.is_empty() && all.pareto.is_empty() != pareto);
             assert_eq!(few.top, all.top);
             assert_eq!(few.pareto, all.pareto);
-            assert_eq!((all.evaluated, all.pruned), (all.counts.feasible, 0));
+            assert_eq!(
+                (all.evaluated + all.over_memory, all.pruned),
+                (all.counts.feasible, 0)
+            );
             assert_eq!(
                 few.counts.total,
-                few.evaluated + few.pruned + few.counts.all_rejected()
+                few.evaluated + few.pruned + few.over_memory + few.counts.all_rejected()
             );
             let share = if pareto { 1 } else { 2 };
             assert!(
@@ -260,7 +263,10 @@ fn nothing_that_fits_names_the_leanest() {
     });
     let outcome = run(&job, Options::default());
     assert!(outcome.top.is_empty() && outcome.pareto.is_empty());
-    assert_eq!(outcome.over_memory, outcome.evaluated);
+    assert_eq!(
+        (outcome.evaluated, outcome.over_memory),
+        (0, outcome.counts.feasible)
+    );
     assert!(outcome.leanest.unwrap().peak_bytes > 80e9);
 }
 
@@ -276,4 +282,65 @@ fn numbers_find_their_layouts() {
         last = Some(layout);
     }
     assert_eq!(job.index.layout(&job.space, size), None);
+}
+
+#[test]
+fn tables_hold_every_row_in_layout_order() {
+    use std::sync::Arc;
+    for job in [small_moe(8), small_dense(8, 16)] {
+        let job = Arc::new(job);
+        let mut expected = crate::training::row::Rows::default();
+        for id in 0..job.index.len() {
+            let layout = job.index.layout(&job.space, id).unwrap();
+            expected.push(&job.estimator.row(&layout).unwrap());
+        }
+        let expected = expected.into_table();
+        for threads in [1, 3] {
+            let control = Control::default();
+            let mut tables = rows::Tables::new(Arc::clone(&job), false, threads).unwrap();
+            let mut rows = 0;
+            while let Some(table) = tables.next(&control).unwrap() {
+                for (got, want) in table.data.iter().zip(&expected.data) {
+                    assert_same(got, want, rows);
+                }
+                rows += table.data[0].len();
+            }
+            assert_eq!(rows as u64, job.index.len());
+            assert_eq!(control.done(), job.index.len());
+        }
+        let mut tables = rows::Tables::new(Arc::clone(&job), true, 2).unwrap();
+        let mut rows = 0;
+        while let Some(table) = tables.next(&Control::default()).unwrap() {
+            rows += table.data[0].len() as u64;
+        }
+        let outcome = run(
+            &job,
+            Options {
+                exhaustive: true,
+                ..Options::default()
+            },
+        );
+        assert_eq!(rows, outcome.evaluated);
+    }
+}
+
+/// A part of a column equals the column from `start` on, to the bit.
+fn assert_same(part: &crate::table::Data, whole: &crate::table::Data, start: usize) {
+    use crate::table::Data;
+    match (part, whole) {
+        (Data::F64(a), Data::F64(b)) => {
+            assert!(
+                a.iter()
+                    .zip(&b[start..])
+                    .all(|(x, y)| x.to_bits() == y.to_bits())
+            );
+        }
+        (Data::U32(a), Data::U32(b)) => assert_eq!(a[..], b[start..start + a.len()]),
+        (Data::U64(a), Data::U64(b)) => assert_eq!(a[..], b[start..start + a.len()]),
+        (Data::Bool(a), Data::Bool(b)) => assert_eq!(a[..], b[start..start + a.len()]),
+        (Data::Name { codes: a, .. }, Data::Name { codes: b, .. }) => {
+            assert_eq!(a[..], b[start..start + a.len()]);
+        }
+        _ => panic!("columns of different types"),
+    }
 }

@@ -7,6 +7,7 @@
 pub mod block;
 pub mod bound;
 mod clock;
+pub mod compose;
 pub mod explain;
 pub mod group;
 pub mod layer;

@@ -2,15 +2,8 @@
 
 use serde::Serialize;
 
-use crate::error::{Error, Result};
-use crate::layout::{Layout, Recompute, Schedule, Sharding, Status};
+use crate::layout::{Recompute, Schedule, Sharding, Status};
 use crate::table::{Column, Data, Table};
-
-use super::Estimator;
-use super::group::Grid;
-use super::layer::LayerKey;
-use super::stage::StagePlan;
-use super::sums::{recomputed, stage_terms, units};
 
 /// How a column's values are stored.
 trait Cell: Sized {
@@ -63,6 +56,10 @@ macro_rules! columns {
         impl Rows {
             /// Appends a row.
             pub fn push(&mut self, row: &Row) { $(self.$name.push(row.$name);)+ }
+            /// Appends rows, a column at a time.
+            pub fn extend(&mut self, rows: &[Row]) {
+                $(self.$name.extend(rows.iter().map(|row| row.$name));)+
+            }
             /// Rows so far.
             #[must_use]
             pub fn len(&self) -> usize { self.dp.len() }
@@ -128,180 +125,6 @@ columns! {
     mfu_ratio: f64, "1", "model_flops_per_s_per_gpu over the device's 16-bit peak";
     hfu_ratio: f64, "1", "The same with recomputation counted";
     cost_per_million_tokens: f64, "price", "Price of a million tokens; NaN without a price";
-}
-
-impl Estimator {
-    /// Estimates one layout: the same arithmetic as the sweep.
-    ///
-    /// The layout is taken as it is: which rules it breaks is for [`crate::layout`] to say. The
-    /// status is `ok` or `memory`.
-    ///
-    /// # Errors
-    /// When degrees are zero, do not multiply to the number of GPUs, or do not divide the batch.
-    pub fn row(&self, layout: &Layout) -> Result<Row> {
-        self.check(layout)?;
-        let l = layout;
-        let m = l.micro_batches(self.training.global_batch)? as f64;
-        let grid = Grid {
-            tp: l.tp,
-            cp: l.cp,
-            ep: l.ep,
-            etp: l.etp,
-            pp: l.pp,
-        };
-        let key = LayerKey {
-            tp: l.tp,
-            cp: l.cp,
-            ep: l.ep,
-            etp: l.etp,
-            micro_batch: l.micro_batch,
-            sequence_parallel: l.sequence_parallel,
-        };
-        let costs = self.layer_costs(key);
-        let plan = StagePlan::new(&self.model, l.pp, l.vpp);
-        let group = self.group_costs(grid, &plan, l.sharding, l.shard_group);
-        let block = self.block(
-            &costs,
-            &plan,
-            l.recompute,
-            l.recompute_layers,
-            self.stage_stride(grid),
-        );
-        let scheduled = block.schedule_terms(self, l.schedule, m);
-        let grouped = block.group_terms(self, &group, m);
-        let rank = block.key(self, l.schedule, &group, m);
-        let class = &plan.classes[block.slowest];
-        let share = self.dispatch_share(&plan);
-        let (forward, backward, again) =
-            stage_terms(&costs, class, l.recompute, l.recompute_layers);
-        let passes = forward.plus(1.0, &backward);
-        let again_s = again.without_ep() + share * again.ep;
-        let fullest = &block.stages[rank.fullest];
-        let fixed = &group.memory[rank.fullest];
-        let capacity = self.cluster.device.memory_bytes;
-        let context = self.software.context_bytes;
-        let headroom = capacity - context - rank.allocated_bytes;
-        let fragmentation = self.fragmentation_bytes(rank.allocated_bytes);
-        let (model_flops, hardware_flops) = self.step_flops(&costs, &plan, l, m);
-        let tokens = (self.training.global_batch * self.training.seq_len) as f64;
-        let gpus = self.gpus as f64;
-        let time = rank.step_s;
-        let peak = self
-            .peak_flops(self.training.param_dtype)
-            .unwrap_or(f64::NAN);
-        let price = self.cluster.price_per_gpu_hour.unwrap_or(f64::NAN);
-        Ok(Row {
-            gpus: l.world(),
-            dp: l.dp,
-            tp: l.tp,
-            pp: l.pp,
-            cp: l.cp,
-            ep: l.ep,
-            etp: l.etp,
-            vpp: l.vpp,
-            micro_batch: l.micro_batch,
-            micro_batches: m as u64,
-            sequence_parallel: l.sequence_parallel,
-            recompute: l.recompute,
-            recompute_layers: l.recompute_layers,
-            sharding: l.sharding,
-            shard_group: l.shard_group,
-            schedule: l.schedule,
-            status: if rank.fits {
-                Status::Ok
-            } else {
-                Status::Memory
-            },
-            step_time_s: time,
-            gemm_s: m * passes.gemm,
-            attention_s: m * passes.attention,
-            memory_bound_s: m * passes.memory_bound,
-            recompute_s: m * again_s,
-            launch_s: m * passes.launch,
-            tp_comm_s: m * passes.tp,
-            cp_comm_s: m * passes.cp,
-            ep_comm_s: m * share * passes.ep,
-            micro_batch_overhead_s: m * self.software.micro_batch_s,
-            pp_comm_s: scheduled.pp,
-            bubble_s: scheduled.bubble,
-            dp_comm_s: grouped.dp,
-            optimizer_s: grouped.optimizer,
-            step_overhead_s: grouped.fixed,
-            straggler_s: grouped.straggler,
-            peak_memory_bytes: self.peak_bytes(rank.allocated_bytes),
-            weights_bytes: fixed.weights,
-            gradients_bytes: fixed.gradients,
-            optimizer_bytes: fixed.optimizer,
-            activations_bytes: block.stage_bytes(fullest, l.schedule, m) - fullest.logits_bytes,
-            logits_bytes: fullest.logits_bytes,
-            buffers_bytes: self.buffers(&block),
-            fragmentation_bytes: fragmentation,
-            context_bytes: context,
-            headroom_bytes: headroom,
-            tokens_per_s: tokens / time,
-            tokens_per_s_per_gpu: tokens / time / gpus,
-            model_flops_per_s_per_gpu: model_flops / time / gpus,
-            mfu_ratio: model_flops / time / gpus / peak,
-            hfu_ratio: hardware_flops / time / gpus / peak,
-            cost_per_million_tokens: price * gpus / 3600.0 * time / tokens * 1e6,
-        })
-    }
-
-    fn check(&self, l: &Layout) -> Result<()> {
-        let degrees = [
-            l.tp,
-            l.cp,
-            l.ep,
-            l.etp,
-            l.pp,
-            l.dp,
-            l.vpp,
-            l.micro_batch,
-            l.shard_group,
-        ];
-        if degrees.contains(&0) {
-            return Err(Error::field(
-                "layout",
-                "0",
-                "every degree must be at least 1",
-            ));
-        }
-        if l.world() != self.gpus {
-            return Err(Error::field(
-                "gpus",
-                self.gpus,
-                format!("tp · cp · pp · dp = {} must equal it", l.world()),
-            ));
-        }
-        Ok(())
-    }
-
-    /// FLOPs of a step over all ranks: what the model needs, and with recomputation.
-    fn step_flops(
-        &self,
-        costs: &super::layer::LayerCosts,
-        plan: &StagePlan,
-        l: &Layout,
-        m: f64,
-    ) -> (f64, f64) {
-        let (mut model, mut again) = (0.0, 0.0);
-        for class in &plan.classes {
-            for (unit, n) in units(costs, class) {
-                model += class.stages * n * unit.model_flops;
-            }
-            for (unit, n) in recomputed(costs, class, l.recompute, l.recompute_layers) {
-                again += class.stages
-                    * n
-                    * if l.recompute == Recompute::Selective {
-                        unit.selective_flops
-                    } else {
-                        unit.forward_flops
-                    };
-            }
-        }
-        let ranks = m * f64::from(l.dp * l.cp * l.tp);
-        (model * ranks, (model + again) * ranks)
-    }
 }
 
 /// Sum of the terms of a row that make up the step, s.

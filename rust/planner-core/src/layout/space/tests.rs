@@ -257,28 +257,3 @@ proptest! {
         assert_equal(facts, Framework::ALL[framework], &axes);
     }
 }
-
-#[test]
-#[ignore = "prints sizes and times"]
-fn sizes() {
-    for (world, batch) in [
-        (1024, 15_360),
-        (16_384, 61_440),
-        (98_304, 294_912),
-        (131_072, 245_760),
-    ] {
-        let t = std::time::Instant::now();
-        let space = Space::from_facts(deepseek(world, batch), Framework::Generic, &Axes::default())
-            .unwrap();
-        let e = space.enumerate();
-        let prefixes: usize = e.groups.iter().map(|g| g.prefixes.len()).sum();
-        println!(
-            "{world}: {:?} groups {} prefixes {prefixes} total {} feasible {} {:?}",
-            t.elapsed(),
-            e.groups.len(),
-            e.counts.total,
-            e.counts.feasible,
-            e.counts.by_rule()
-        );
-    }
-}
