@@ -35,8 +35,8 @@ test-slow: setup  ## Python tests that take minutes
 	pytest -q -m slow
 
 conformance: setup  ## Exported configurations, read by the frameworks themselves
-	$(PIP) torch==2.13.0
-	$(PIP) --no-deps -r conformance/requirements-py311.txt
+	$(PIP) torch==2.13.0 setuptools==84.2.1 wheel==0.48.0
+	DS_BUILD_OPS=0 $(PIP) --no-deps --no-build-isolation -r conformance/requirements-py311.txt
 	pytest -q -m conformance tests/conformance
 
 lint: $(VENV)/dev  ## Formatting and lints of both languages, without changing a file

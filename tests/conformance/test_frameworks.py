@@ -1,15 +1,16 @@
-"""Exported layouts, read by megatron-core and torchtitan themselves, on a fake process group."""
+"""Exported layouts, read by the frameworks' own classes, on a fake process group."""
 
 from __future__ import annotations
 
 import importlib
+import json
 import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from export_jobs import job, model, moe_model, training
-from meshplan.export import Job
+from meshplan.export import Job, export
 from meshplan.export.megatron import settings
 from meshplan.export.torchtitan import RECOMPUTE, batch, parallelism
 
@@ -151,3 +152,35 @@ def test_torchtitan_has_the_checkpoint_policies() -> None:
     policies = framework("torchtitan.distributed.activation_checkpoint")
     for policy in filter(None, RECOMPUTE.values()):
         assert hasattr(policies, policy)
+
+
+ALL = {"tp": 1, "pp": 1, "dp": 256, "sequence_parallel": False}
+PLAIN = {
+    "zero3": job(**ALL, sharding="zero3", micro_batch=2),
+    "zero2": job(**ALL, sharding="zero2"),
+    "tensor-parallel": job(**{**ALL, "tp": 4, "dp": 64}, sharding="zero1"),
+    "pipeline": job(**{**ALL, "pp": 4, "dp": 64}, sharding="zero1"),
+    "Ulysses": job(
+        **{**ALL, "cp": 4, "dp": 64}, sharding="zero3", work=training(cp_comm="all_to_all")
+    ),
+    "fp16": job(**ALL, work=training(compute_dtype="fp16", grad_dtype="fp16")),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_deepspeed_reads_the_configuration(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = framework("deepspeed.runtime.config")
+    of = PLAIN[name]
+    written = json.loads(export(of, "deepspeed").files["ds_config.json"])
+
+    class Grid:
+        """The part of a process grid that the configuration asks."""
+
+        def get_data_parallel_world_size(self) -> int:
+            return of.layout.dp
+
+    monkeypatch.setattr(module.dist, "get_rank", lambda: 0)
+    made = module.DeepSpeedConfig(written, mpu=Grid())
+    assert made.train_batch_size == of.training["global_batch"]
+    assert made.gradient_accumulation_steps == of.micro_batches
+    assert made.zero_optimization_stage == int(of.layout.sharding[-1])

@@ -76,19 +76,12 @@ def test_deepspeed_batch_adds_up() -> None:
     assert got["zero_optimization"]["stage"] == 3
 
 
-def test_deepspeed_hybrid_sharding_is_mics() -> None:
-    at = {"tp": 1, "pp": 1, "dp": 256, "sequence_parallel": False, "sharding": "hsdp"}
-    launch = export(job(shard_group=8, **at), "deepspeed")
-    settings = json.loads(launch.files["ds_config.json"])
-    assert settings["zero_optimization"]["mics_shard_size"] == 8
-    assert any("MiCS_Init" in note for note in launch.notes)
-
-
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
         ({"sequence_parallel": True}, "sequence parallelism"),
         ({"sharding": "zero2"}, "pipeline"),
+        ({"sharding": "hsdp", "shard_group": 8, "pp": 1, "dp": 128}, "MiCS"),
         ({"cp": 2, "dp": 16}, "Ulysses"),
         ({"work": training(compute_dtype="fp8")}, "fp8"),
     ],

@@ -11,9 +11,9 @@ from meshplan.export.slurm import batch_script
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TESTED_WITH = "not run; names read in DeepSpeed 0.19.8"
+TESTED_WITH = "deepspeed 0.19.8"
 
-STAGE = {"none": 0, "zero1": 1, "zero2": 2, "zero3": 3, "hsdp": 3}
+STAGE = {"none": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 
 
 def deepspeed(job: Job) -> Launch:
@@ -31,8 +31,6 @@ def config(job: Job) -> dict[str, Any]:
     """Return the configuration: batch = micro-batch · accumulation · data-parallel ranks."""
     at, training = job.layout, job.training
     zero: dict[str, Any] = {"stage": STAGE[at.sharding]}
-    if at.sharding == "hsdp":
-        zero["mics_shard_size"] = at.shard_group
     if at.sharding != "none":
         zero["overlap_comm"] = bool(training["overlap"]["dp"])
     half = "fp16" if training["compute_dtype"] == "fp16" else "bf16"
@@ -53,8 +51,9 @@ def config(job: Job) -> dict[str, Any]:
 
 def _refuse(job: Job) -> None:
     at, dtype = job.layout, job.training["compute_dtype"]
-    staged = at.pp > 1 and STAGE[at.sharding] > 1
+    staged = at.pp > 1 and STAGE.get(at.sharding, 0) > 1
     refusals = {
+        f"sharding {at.sharding}: MiCS was removed": at.sharding not in STAGE,
         f"schedule {at.schedule}: PipelineModule runs 1f1b": at.schedule != "1f1b",
         f"sharding {at.sharding} with pipeline stages": staged,
         "sequence parallelism of the tensor-parallel kind": at.sequence_parallel and at.tp > 1,
@@ -79,8 +78,6 @@ def _notes(job: Job) -> Iterator[str]:
         yield f"wrap the model in PipelineModule(num_stages={at.pp}); layers per stage: {sizes}"
     if job.experts:
         yield f"build each MoE layer with ep_size={at.ep}"
-    if at.sharding == "hsdp":
-        yield "build the model inside deepspeed.zero.MiCS_Init"
     if at.recompute != "none":
         which = {
             "block": f"the first {at.recompute_layers} layers of a stage",

@@ -214,6 +214,9 @@ pub static RULES: &[Rule] = &[
     rule("D9", Status::Framework, Level::Sharding,
         "pipeline stages exclude ZeRO-2 and ZeRO-3 (pp = {pp})",
         |_, l| l.pp == 1 || matches!(l.sharding, Sharding::None | Sharding::Zero1)),
+    rule("D10", Status::Framework, Level::Sharding,
+        "there is no HSDP: MiCS was removed",
+        |_, l| l.sharding != Sharding::Hsdp),
     // kept elsewhere
     elsewhere("M1", "world is a multiple of tp · pp · cp", "rule G11; dp is derived"),
     elsewhere("M2", "world is a multiple of etp · ep · pp", "rule G13"),
