@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 from dataclasses import dataclass
@@ -53,10 +54,24 @@ class Software:
 
 
 @functools.cache
-def tables() -> dict[str, dict[str, Any]]:
-    """Raw tables of ``presets/software.toml``, fitted parameters put in."""
+def raw_tables() -> dict[str, dict[str, Any]]:
+    """Tables of ``presets/software.toml`` as they are written."""
     text = resources.files("meshplan").joinpath("presets/software.toml").read_text("utf-8")
-    return apply("software", parse(text)[0])
+    return parse(text)[0]
+
+
+@functools.cache
+def tables() -> dict[str, dict[str, Any]]:
+    """Tables of ``presets/software.toml``, fitted parameters put in."""
+    return apply("software", copy.deepcopy(raw_tables()))
+
+
+def ancestry(name: str, presets: dict[str, dict[str, Any]]) -> list[str]:
+    """Name of a preset and of those that it inherits from, nearest first."""
+    found = [name]
+    while "base" in presets[found[-1]]:
+        found.append(presets[found[-1]]["base"])
+    return found
 
 
 def resolve(name: str, presets: dict[str, dict[str, Any]]) -> Software:

@@ -60,6 +60,16 @@ class Batch:
     owner: list[int]
     failed: list[tuple[dict[str, str], InputError]]
 
+    @property
+    def clusters(self) -> list[Run]:
+        """One run for each distinct cluster."""
+        return _kinds(self.runs)[0]
+
+    @property
+    def softwares(self) -> list[str]:
+        """Software of the runs."""
+        return _kinds(self.runs)[1]
+
     @classmethod
     def of(cls, rows: list[dict[str, str]], models: Mapping[str, ModelSpec]) -> Batch:
         """Interpret rows and prepare their jobs."""
@@ -77,17 +87,30 @@ class Batch:
         wanted = set(only)
         return [job for job, run in enumerate(self.owner) if run in wanted]
 
-    def predict(self, only: list[int] | None = None) -> pl.DataFrame:
-        """One row per job under the presets as they are now, with its ``run`` number."""
+    def predict(self) -> pl.DataFrame:
+        """One row per job under the presets, with its ``run`` number."""
+        clusters = [recorded.cluster_json(run) for run in self.clusters]
+        tables = software.tables()
+        softwares = [software.resolve(name, tables).canonical_json() for name in self.softwares]
+        return self.predict_with(clusters, softwares, range(len(self.runs)))
+
+    def predict_with(
+        self, clusters: list[str], softwares: list[str], only: Sequence[int]
+    ) -> pl.DataFrame:
+        """One row per job of some runs, under these clusters and this software.
+
+        Parameters
+        ----------
+        clusters, softwares
+            Canonical JSON, in the order of the properties of those names.
+        only
+            Runs.
+        """
         import polars as pl
 
-        clusters = [recorded.cluster_json(run) for run in _kinds(self.runs)[0]]
-        softwares = [
-            software.resolve(name, software.tables()).canonical_json()
-            for name in _kinds(self.runs)[1]
-        ]
-        frame = pl.DataFrame(self.jobs.predict(clusters, softwares, only=only))
-        owners = self.owner if only is None else [self.owner[job] for job in only]
+        jobs = self.subset(only)
+        frame = pl.DataFrame(self.jobs.predict(clusters, softwares, only=jobs))
+        owners = [self.owner[job] for job in jobs]
         return frame.with_columns(pl.Series("run", owners, dtype=pl.Int64))
 
 

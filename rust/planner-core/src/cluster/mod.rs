@@ -238,4 +238,7 @@ pub struct Fabric {
     pub in_switch_s: f64,
     /// Bandwidth falls as (2/ranks)^contention: 0 on a switch, more where ranks share a bus.
     pub contention: f64,
+    /// Fixed time of one pipeline send or receive beyond the software's, s.
+    #[serde(default)]
+    pub message_s: f64,
 }

@@ -129,7 +129,7 @@ impl Estimator {
             } else {
                 software.tp_exposed_ratio
             },
-            p2p_base_s: cluster.scale_out.fabric.ring_hop_s,
+            p2p_base_s: cluster.scale_out.fabric.message_s,
             barrier_s: spread + delayed * cluster.delay_s,
             linear_rates,
             plain_rates,

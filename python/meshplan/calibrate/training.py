@@ -1,0 +1,231 @@
+"""Fit of the training parameters to measured runs.
+
+Residual of a run: log(predicted / measured step time), weighted so that every source counts by
+n^0.35 rather than by its number of rows. Inside a ranking group, the residuals' deviations from
+their mean count once more, since a layout is chosen by order, not by level. A parameter θ adds
+(log θ − log prior) / log spread. The loss is soft-L1; SciPy's least squares solves it. Only the jobs
+that a parameter touches are evaluated for its column of the Jacobian.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshplan.specs import overlay, software
+from meshplan.validate import predict
+from meshplan.validate import runs as recorded
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from meshplan.specs.overlay import Parameter
+    from meshplan.validate.predict import Batch
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+SOFT = 0.05
+"""Relative error from which a residual counts linearly rather than squared."""
+
+RANKING_WEIGHT = 1.0
+"""Weight of deviations inside a ranking group over that of levels."""
+
+
+@dataclass
+class Fit:
+    """Fitted values.
+
+    Attributes
+    ----------
+    names
+        Parameters.
+    values
+        Their values.
+    sigmas
+        Standard deviations of the logarithms.
+    rows
+        Runs that each moves by more than 1 % when it moves by its spread.
+    """
+
+    names: list[str]
+    values: Array
+    sigmas: Array
+    rows: list[int]
+
+
+class Problem:
+    """Runs, parameters, and how the latter move the former.
+
+    Parameters
+    ----------
+    batch
+        Interpreted runs.
+    only
+        Runs to fit to (all with a step time unless given).
+    """
+
+    def __init__(self, batch: Batch, only: Sequence[int] | None = None) -> None:
+        self.batch = batch
+        self.parameters = list(overlay.parameters())
+        self.base_clusters = [json.loads(recorded.cluster_json(r)) for r in batch.clusters]
+        self.measured = np.array([_seconds(run.row) for run in batch.runs])
+        usable = [i for i, t in enumerate(self.measured) if math.isfinite(t)]
+        self.only = usable if only is None else [i for i in only if math.isfinite(self.measured[i])]
+        self.weights = self._weights()
+        self.groups = self._groups()
+        self.moved = [self._moved(p) for p in self.parameters]
+
+    def _weights(self) -> Array:
+        sources = [self.batch.runs[i].row["source"] for i in self.only]
+        count = {s: sources.count(s) for s in set(sources)}
+        trust = {"A": 1.0, "B": 1.0}
+        rows = [self.batch.runs[i].row for i in self.only]
+        return np.array([trust.get(r["trust"], 0.3) * count[r["source"]] ** -0.325 for r in rows])
+
+    def _groups(self) -> list[Array]:
+        found: dict[str, list[int]] = {}
+        for place, i in enumerate(self.only):
+            group = self.batch.runs[i].row.get("ranking_group", "")
+            if group:
+                found.setdefault(group, []).append(place)
+        return [np.array(v) for v in found.values() if len(v) >= 4]
+
+    def _moved(self, parameter: Parameter) -> list[int]:
+        """Runs that a parameter can move."""
+        tables = software.raw_tables()
+        heads = [target.split(".")[:2] for target in parameter.targets]
+        devices = {n for kind, n in heads if kind == "devices"}
+        fabrics = {n for kind, n in heads if kind == "fabrics"}
+        systems = {n for kind, n in heads if kind == "software"}
+        moved = []
+        for i in self.only:
+            run = self.batch.runs[i]
+            link = recorded.names()["links"][run.cluster["architecture"]]["fabric"]
+            if (
+                run.device in devices
+                or run.fabric in fabrics
+                or link in fabrics
+                or systems.intersection(software.ancestry(run.software, tables))
+            ):
+                moved.append(i)
+        return moved
+
+    def step_times(self, theta: Array, only: Sequence[int]) -> Array:
+        """Predicted step times of some runs."""
+        values = {p.name: math.exp(t) for p, t in zip(self.parameters, theta, strict=True)}
+        frame = self.batch.predict_with(self.clusters(values), self.software(values), only)
+        picked = predict.best(frame)
+        times: Array = picked["step_time_s"].to_numpy().astype(float)
+        return times
+
+    def clusters(self, values: Mapping[str, float]) -> list[str]:
+        """Canonical clusters under parameter values."""
+        texts = []
+        for run, base in zip(self.batch.clusters, self.base_clusters, strict=True):
+            cluster = copy.deepcopy(base)
+            link = recorded.names()["links"][run.cluster["architecture"]]["fabric"]
+            for p in self.parameters:
+                for target in p.targets:
+                    kind, name, *path = target.split(".")
+                    if kind == "devices" and name == run.device:
+                        overlay.assign(cluster["device"], path, values[p.name])
+                    if kind == "fabrics" and name == run.fabric:
+                        overlay.assign(cluster["scale_out"]["fabric"], path, values[p.name])
+                    if kind == "fabrics" and name == link:
+                        overlay.assign(cluster["scale_up"]["fabric"], path, values[p.name])
+            texts.append(json.dumps(cluster))
+        return texts
+
+    def software(self, values: Mapping[str, float]) -> list[str]:
+        """Canonical software under parameter values."""
+        tables = overlay.apply("software", copy.deepcopy(software.raw_tables()), dict(values))
+        return [software.resolve(n, tables).canonical_json() for n in self.batch.softwares]
+
+    def start(self) -> Array:
+        """Logarithms of the present values."""
+        return np.array([math.log(p.value) for p in self.parameters])
+
+    def residuals(self, theta: Array) -> Array:
+        """Weighted residuals of runs, ranking groups and priors."""
+        return self._assemble(self.logs(theta), theta)
+
+    def logs(self, theta: Array) -> Array:
+        """log(predicted / measured) of the runs that are fitted."""
+        times = self.step_times(theta, self.only)
+        logs: Array = np.log(times / self.measured[self.only])
+        return logs
+
+    def _assemble(self, logs: Array, theta: Array) -> Array:
+        level = _soft(logs / SOFT) * self.weights
+        ranks = [
+            RANKING_WEIGHT * _soft((logs[g] - logs[g].mean()) / SOFT) * self.weights[g]
+            for g in self.groups
+        ]
+        prior = np.array(
+            [
+                (t - math.log(p.prior)) / math.log(p.spread)
+                for p, t in zip(self.parameters, theta, strict=True)
+            ]
+        )
+        return np.concatenate([level, *ranks, prior * PRIOR_WEIGHT])
+
+    def jacobian(self, theta: Array) -> Array:
+        """Forward differences, evaluating for each parameter the runs that it can move."""
+        logs = self.logs(theta)
+        base = self._assemble(logs, theta)
+        place = {run: i for i, run in enumerate(self.only)}
+        columns = []
+        for j, moved in enumerate(self.moved):
+            step = theta.copy()
+            step[j] += 1e-4
+            changed = logs.copy()
+            if moved:
+                where = [place[i] for i in moved]
+                times = self.step_times(step, moved)
+                changed[where] = np.log(times / self.measured[moved])
+            columns.append((self._assemble(changed, step) - base) / 1e-4)
+        return np.stack(columns, axis=1)
+
+    def solve(self, start: Array | None = None, max_steps: int = 30) -> Fit:
+        """Fit, starting from the present values."""
+        from scipy.optimize import least_squares
+
+        theta = self.start() if start is None else start
+        found = least_squares(
+            self.residuals, theta, jac=self.jacobian, method="trf", max_nfev=max_steps, xtol=1e-5
+        )
+        jac = found.jac
+        covariance = np.linalg.inv(jac.T @ jac)
+        data = jac[: len(self.only)]
+        effect = np.abs(data / self.weights[:, None] * SOFT) * np.array(
+            [math.log(p.spread) for p in self.parameters]
+        )
+        return Fit(
+            [p.name for p in self.parameters],
+            np.exp(found.x),
+            np.sqrt(np.diag(covariance)),
+            [int(n) for n in (effect > 0.01).sum(axis=0)],
+        )
+
+
+PRIOR_WEIGHT = 1.0
+"""Weight of a prior against that of a run of weight 1 that is off by `SOFT`."""
+
+
+def _soft(z: Array) -> Array:
+    """Residual whose square is the soft-L1 loss, 2(√(1 + z²) − 1)."""
+    signed: Array = np.sign(z) * np.sqrt(2 * (np.sqrt(1 + z * z) - 1))
+    return signed
+
+
+def _seconds(row: Mapping[str, str]) -> float:
+    try:
+        value = float(row.get("step_time_s", ""))
+    except ValueError:
+        return math.nan
+    return value if value > 0 else math.nan
