@@ -1,10 +1,10 @@
 """Fit of the training parameters to measured runs.
 
-Residual of a run: log(predicted / measured step time), weighted so that every source counts by
-n^0.35 rather than by its number of rows. Inside a ranking group, the residuals' deviations from
-their mean count once more, since a layout is chosen by order, not by level. A parameter θ adds
-(log θ − log prior) / log spread. The loss is soft-L1; SciPy's least squares solves it. Only the jobs
-that a parameter touches are evaluated for its column of the Jacobian.
+An observation is a run's step time or its peak memory; its residual is log(predicted / measured),
+weighted so that a source of n observations counts by n^0.35. Inside a ranking group, the deviations
+of step times from their mean count once more, since a layout is chosen by order, not by level. A
+parameter θ adds (log θ − log prior) / log spread. The loss is soft-L1; SciPy's least squares solves
+it. Only the runs that a parameter can move are evaluated for its column of the Jacobian.
 """
 
 from __future__ import annotations
@@ -58,6 +58,15 @@ class Fit:
     rows: list[int]
 
 
+@dataclass(frozen=True)
+class Observation:
+    """A measured number of a run: its step time, or its peak memory."""
+
+    run: int
+    memory: bool
+    measured: float
+
+
 class Problem:
     """Runs, parameters, and how the latter move the former.
 
@@ -66,32 +75,37 @@ class Problem:
     batch
         Interpreted runs.
     only
-        Runs to fit to (all with a step time unless given).
+        Runs to fit to (all that measured something unless given).
     """
 
     def __init__(self, batch: Batch, only: Sequence[int] | None = None) -> None:
         self.batch = batch
         self.parameters = list(overlay.parameters())
         self.base_clusters = [json.loads(recorded.cluster_json(r)) for r in batch.clusters]
-        self.measured = np.array([_seconds(run.row) for run in batch.runs])
-        usable = [i for i, t in enumerate(self.measured) if math.isfinite(t)]
-        self.only = usable if only is None else [i for i in only if math.isfinite(self.measured[i])]
+        runs = range(len(batch.runs)) if only is None else only
+        self.seen = [o for i in runs for o in _observations(i, batch.runs[i].row)]
+        self.only = sorted({o.run for o in self.seen})
+        self.logs_measured = np.log([o.measured for o in self.seen])
         self.weights = self._weights()
         self.groups = self._groups()
         self.moved = [self._moved(p) for p in self.parameters]
 
     def _weights(self) -> Array:
-        sources = [self.batch.runs[i].row["source"] for i in self.only]
-        count = {s: sources.count(s) for s in set(sources)}
-        trust = {"A": 1.0, "B": 1.0}
-        rows = [self.batch.runs[i].row for i in self.only]
-        return np.array([trust.get(r["trust"], 0.3) * count[r["source"]] ** -0.325 for r in rows])
+        keys = [(self.batch.runs[o.run].row["source"], o.memory) for o in self.seen]
+        count = {key: keys.count(key) for key in set(keys)}
+        trust = [self.batch.runs[o.run].row["trust"] for o in self.seen]
+        return np.array(
+            [
+                (1.0 if grade in "AB" else 0.3) * count[key] ** -0.325
+                for grade, key in zip(trust, keys, strict=True)
+            ]
+        )
 
     def _groups(self) -> list[Array]:
         found: dict[str, list[int]] = {}
-        for place, i in enumerate(self.only):
-            group = self.batch.runs[i].row.get("ranking_group", "")
-            if group:
+        for place, seen in enumerate(self.seen):
+            group = self.batch.runs[seen.run].row.get("ranking_group", "")
+            if group and not seen.memory:
                 found.setdefault(group, []).append(place)
         return [np.array(v) for v in found.values() if len(v) >= 4]
 
@@ -115,13 +129,16 @@ class Problem:
                 moved.append(i)
         return moved
 
-    def step_times(self, theta: Array, only: Sequence[int]) -> Array:
-        """Predicted step times of some runs."""
+    def predictions(self, theta: Array, only: Sequence[int]) -> dict[int, tuple[float, float]]:
+        """Step time and peak memory of some runs, as their tools would print it."""
         values = {p.name: math.exp(t) for p, t in zip(self.parameters, theta, strict=True)}
         frame = self.batch.predict_with(self.clusters(values), self.software(values), only)
-        picked = predict.best(frame)
-        times: Array = picked["step_time_s"].to_numpy().astype(float)
-        return times
+        found = {}
+        for row in predict.best(frame).iter_rows(named=True):
+            run = self.batch.runs[row["run"]]
+            kind = run.row.get("peak_memory_kind", "")
+            found[row["run"]] = (row["step_time_s"], predict.peak(row, kind))
+        return found
 
     def clusters(self, values: Mapping[str, float]) -> list[str]:
         """Canonical clusters under parameter values."""
@@ -154,10 +171,12 @@ class Problem:
         """Weighted residuals of runs, ranking groups and priors."""
         return self._assemble(self.logs(theta), theta)
 
-    def logs(self, theta: Array) -> Array:
-        """log(predicted / measured) of the runs that are fitted."""
-        times = self.step_times(theta, self.only)
-        logs: Array = np.log(times / self.measured[self.only])
+    def logs(self, theta: Array, only: Sequence[int] | None = None) -> Array:
+        """log(predicted / measured) of the observations of some runs (all unless given)."""
+        runs = self.only if only is None else only
+        found = self.predictions(theta, runs)
+        values = [found[o.run][o.memory] if o.run in found else math.nan for o in self.seen]
+        logs: Array = np.log(values) - self.logs_measured
         return logs
 
     def _assemble(self, logs: Array, theta: Array) -> Array:
@@ -178,16 +197,12 @@ class Problem:
         """Forward differences, evaluating for each parameter the runs that it can move."""
         logs = self.logs(theta)
         base = self._assemble(logs, theta)
-        place = {run: i for i, run in enumerate(self.only)}
         columns = []
         for j, moved in enumerate(self.moved):
             step = theta.copy()
             step[j] += 1e-4
-            changed = logs.copy()
-            if moved:
-                where = [place[i] for i in moved]
-                times = self.step_times(step, moved)
-                changed[where] = np.log(times / self.measured[moved])
+            changed = self.logs(step, moved) if moved else logs
+            changed = np.where(np.isnan(changed), logs, changed)
             columns.append((self._assemble(changed, step) - base) / 1e-4)
         return np.stack(columns, axis=1)
 
@@ -201,7 +216,7 @@ class Problem:
         )
         jac = found.jac
         covariance = np.linalg.inv(jac.T @ jac)
-        data = jac[: len(self.only)]
+        data = jac[: len(self.seen)]
         effect = np.abs(data / self.weights[:, None] * SOFT) * np.array(
             [math.log(p.spread) for p in self.parameters]
         )
@@ -223,9 +238,13 @@ def _soft(z: Array) -> Array:
     return signed
 
 
-def _seconds(row: Mapping[str, str]) -> float:
-    try:
-        value = float(row.get("step_time_s", ""))
-    except ValueError:
-        return math.nan
-    return value if value > 0 else math.nan
+def _observations(run: int, row: Mapping[str, str]) -> list[Observation]:
+    found = []
+    for column, memory in (("step_time_s", False), ("peak_memory_bytes", True)):
+        try:
+            value = float(row.get(column, ""))
+        except ValueError:
+            continue
+        if math.isfinite(value) and value > 0:
+            found.append(Observation(run, memory, value))
+    return found

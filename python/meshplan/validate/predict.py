@@ -167,7 +167,7 @@ def best(frame: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def peak(row: Mapping[str, Any], kind: str, capacity: float) -> float:
+def peak(row: Mapping[str, Any], kind: str) -> float:
     """Peak memory as a tool would report it.
 
     Parameters
@@ -178,11 +178,10 @@ def peak(row: Mapping[str, Any], kind: str, capacity: float) -> float:
         ``max_allocated`` (what the framework allocates), ``max_reserved`` (with the allocator's
         cache, at most 95.5 % of the device), ``mlperf_logged`` (allocated and context) or
         ``nvidia_smi`` (cache and context).
-    capacity
-        Device memory, bytes.
     """
     cache, context = row["fragmentation_bytes"], row["context_bytes"]
     allocated = row["peak_memory_bytes"] - cache - context
+    capacity = row["headroom_bytes"] + allocated + context
     if kind == "max_allocated":
         return float(allocated)
     if kind == "max_reserved":

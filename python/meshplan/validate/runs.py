@@ -247,6 +247,7 @@ class _Row:
         for rule in names()["software"]:
             if (
                 rule["framework"] == words
+                and rule.get("precision", self.row["precision"]) == self.row["precision"]
                 and rule.get("attention", self.attention()) == self.attention()
                 and _numbers(rule.get("release", "0")) <= (release or (0,))
                 and rule.get("note", "") in self.note

@@ -34,6 +34,8 @@ pub struct Split {
     pub dropout: bool,
     /// Bytes of a saved GEMM input element (1 where the recipe keeps the quantised copy).
     pub saved_input_bytes: f64,
+    /// Bytes of a saved input of the activation function.
+    pub activation_input_bytes: f64,
     /// Exchange of keys and values over context-parallel ranks.
     pub cp_comm: CpComm,
 }
@@ -412,7 +414,7 @@ impl LayerWork {
         let pass = rows * width * 2.0;
         self.forward_bytes += (fan + 1.0) * pass;
         self.backward_bytes += (2.0 * fan + 1.0) * pass;
-        self.activations.saved += rows * width * (2.0 * fan + split.saved_input_bytes);
+        self.activations.saved += rows * width * (split.activation_input_bytes * fan + split.saved_input_bytes);
     }
 
     fn moe(&mut self, m: &Moe, hidden: f64, split: &Split) {
@@ -444,7 +446,7 @@ impl LayerWork {
         self.forward_bytes += (fan + 1.0) * pass;
         self.backward_bytes += (2.0 * fan + 1.0) * pass;
         self.permute_bytes += 6.0 * rows * width * 2.0;
-        self.activations.saved += rows * inner * (2.0 * fan + split.saved_input_bytes)
+        self.activations.saved += rows * inner * (split.activation_input_bytes * fan + split.saved_input_bytes)
             + rows * width * (split.saved_input_bytes + 2.0)
             + local * experts * 4.0;
         self.etp_message_bytes += if split.etp > 1.0 {

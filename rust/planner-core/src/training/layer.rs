@@ -160,6 +160,11 @@ impl Estimator {
             unfused: self.unfused,
             dropout: self.training.dropout,
             saved_input_bytes: if self.quantized { 1.0 } else { 2.0 },
+            activation_input_bytes: if self.quantized && self.software.quantized_activation_inputs {
+                1.0
+            } else {
+                2.0
+            },
             cp_comm: self.training.cp_comm,
         }
     }

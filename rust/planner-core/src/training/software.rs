@@ -87,6 +87,8 @@ pub struct Software {
     /// Share of activations that selective recomputation keeps, where it is more than dropping the
     /// attention core's (torchtitan's operator policy); 1: attention core only.
     pub selective_kept_ratio: f64,
+    /// Quantised recipes keep the input of the activation function in one byte too.
+    pub quantized_activation_inputs: bool,
     /// Allocator cache over allocated bytes.
     pub fragmentation_ratio: f64,
     /// CUDA context, NCCL buffers and libraries, bytes.
