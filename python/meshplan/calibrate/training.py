@@ -32,7 +32,7 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 SOFT = 0.05
 """Relative error from which a residual counts linearly rather than squared."""
 
-RANKING_WEIGHT = 1.0
+RANKING_WEIGHT = 2.0
 """Weight of deviations inside a ranking group over that of levels."""
 
 
