@@ -119,7 +119,7 @@ class Problem:
         moved = []
         for i in self.only:
             run = self.batch.runs[i]
-            link = recorded.names()["links"][run.cluster["architecture"]]["fabric"]
+            link = recorded.link(run)
             if (
                 run.device in devices
                 or run.fabric in fabrics
@@ -145,7 +145,7 @@ class Problem:
         texts = []
         for run, base in zip(self.batch.clusters, self.base_clusters, strict=True):
             cluster = copy.deepcopy(base)
-            link = recorded.names()["links"][run.cluster["architecture"]]["fabric"]
+            link = recorded.link(run)
             for p in self.parameters:
                 for target in p.targets:
                     kind, name, *path = target.split(".")
@@ -160,7 +160,7 @@ class Problem:
 
     def software(self, values: Mapping[str, float]) -> list[str]:
         """Canonical software under parameter values."""
-        tables = overlay.apply("software", copy.deepcopy(software.raw_tables()), dict(values))
+        tables = software.overlaid(dict(values))
         return [software.resolve(n, tables).canonical_json() for n in self.batch.softwares]
 
     def start(self) -> Array:

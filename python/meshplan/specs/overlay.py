@@ -26,12 +26,10 @@ class Parameter:
         Values that it sets, dotted.
     unit
         Unit.
-    scale
-        ``log`` for positive numbers, ``linear`` for shares.
     prior, spread
-        Belief before the fit: centre, and one standard deviation (a factor, or a difference).
+        Belief before the fit: centre, and one standard deviation as a factor.
     value, sigma
-        Fitted value and its standard deviation on the same scale.
+        Fitted value, and the standard deviation of its logarithm.
     rows
         Measured runs that it moves by more than 1 %.
     """
@@ -39,7 +37,6 @@ class Parameter:
     name: str
     targets: tuple[str, ...]
     unit: str
-    scale: str
     prior: float
     spread: float
     value: float
@@ -78,7 +75,7 @@ def apply(
     kind
         ``devices``, ``fabrics`` or ``software``: the first part of the targets.
     tree
-        Raw tables by name; changed in place.
+        Raw tables by kind and name; changed in place.
     values
         Value per parameter name, for those that differ from the fitted ones.
     """
@@ -86,7 +83,7 @@ def apply(
         value = (values or {}).get(parameter.name, parameter.value)
         for target in parameter.targets:
             head, name, *path = target.split(".")
-            if head == kind and name in tree:
+            if head == kind and name in tree[kind]:
                 prefix = ["costs"] if kind == "software" else []
-                assign(tree[name], [*prefix, *path], value)
+                assign(tree[kind][name], [*prefix, *path], value)
     return tree

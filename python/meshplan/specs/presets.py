@@ -13,6 +13,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from meshplan.errors import InputError
+from meshplan.specs import overlay
 from meshplan.specs.base import problem_at, suggest
 from meshplan.specs.toml import Path, parse
 
@@ -20,7 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-FILES = ("clusters.toml", "devices.toml", "fabrics.toml", "gemm.toml", "attention.toml")
+FILES = (
+    "clusters.toml",
+    "devices.toml",
+    "fabrics.toml",
+    "sites.toml",
+    "gemm.toml",
+    "attention.toml",
+)
 """Files that together hold the presets."""
 
 
@@ -30,7 +38,12 @@ def _read() -> dict[str, dict[str, dict[str, Any]]]:
     merged: dict[str, Any] = {}
     for name in FILES:
         _deepen(merged, parse(folder.joinpath(name).read_text("utf-8"))[0])
-    return merged
+    fabrics = merged["fabrics"]
+    for name, table in fabrics.items():
+        if "base" in table:
+            own = {k: v for k, v in table.items() if k != "base"}
+            fabrics[name] = {**fabrics[table["base"]], **own}
+    return overlay.apply("devices", overlay.apply("fabrics", merged))
 
 
 def _deepen(base: dict[str, Any], more: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ import functools
 import json
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, cast
 
 from meshplan.errors import InputError
 from meshplan.specs.base import suggest
@@ -63,7 +63,13 @@ def raw_tables() -> dict[str, dict[str, Any]]:
 @functools.cache
 def tables() -> dict[str, dict[str, Any]]:
     """Tables of ``presets/software.toml``, fitted parameters put in."""
-    return apply("software", copy.deepcopy(raw_tables()))
+    return overlaid({})
+
+
+def overlaid(values: dict[str, float]) -> dict[str, dict[str, Any]]:
+    """Tables under other values of fitted parameters."""
+    tree = {"software": copy.deepcopy(raw_tables())}
+    return cast("dict[str, dict[str, Any]]", apply("software", tree, values)["software"])
 
 
 def ancestry(name: str, presets: dict[str, dict[str, Any]]) -> list[str]:

@@ -147,11 +147,11 @@ def interpret(row: Mapping[str, str], spec: ModelSpec) -> Run:
         With every problem of the row.
     """
     reader = _Row(row)
-    gpu = names()["gpus"].get(row["gpu"], row["gpu"])
-    if gpu not in presets.names("devices"):
-        known = [*names()["gpus"], *presets.names("devices")]
-        reader.problem("gpu", "is not a known GPU", suggest(row["gpu"], known))
+    entry = names()["gpus"].get(row["gpu"])
+    if entry is None:
+        reader.problem("gpu", "is not a known GPU", suggest(row["gpu"], list(names()["gpus"])))
         raise InputError.all_of(reader.problems)
+    gpu = entry["device"]
     device = presets.raw("devices", gpu, ("gpu",), {})
     generation = reader.software()
     if generation is None:
@@ -160,7 +160,7 @@ def interpret(row: Mapping[str, str], spec: ModelSpec) -> Run:
     fabric = reader.network(device["architecture"])
     training = reader.training(generation)
     layouts, assumptions = reader.layouts(spec)
-    cluster = reader.cluster(device["architecture"])
+    cluster = reader.cluster(entry["cluster"])
     if reader.problems:
         raise InputError.all_of(reader.problems)
     kernels = tuple(device["training"]["attention_efficiency"])
@@ -178,22 +178,20 @@ def interpret(row: Mapping[str, str], spec: ModelSpec) -> Run:
     )
 
 
+def link(run: Run) -> str:
+    """Preset of the scale-up fabric of a run."""
+    return str(presets.raw("clusters", run.cluster["preset"], (), {})["scale_up_fabric"])
+
+
 def cluster_json(run: Run) -> str:
     """Canonical cluster of a run under the presets as they are now."""
-    link = names()["links"][run.cluster["architecture"]]
-    facts = {k: v for k, v in run.cluster.items() if k != "architecture"}
-    expanded = presets.expand(
-        {
-            "name": f"{run.device} {run.fabric}",
-            "device": run.device,
-            "nvlink": link["bytes_per_s"],
-            "scale_up_fabric": link["fabric"],
-            "scale_out_fabric": run.fabric,
-            **facts,
-        },
-        (),
-        {},
-    )
+    description = {
+        "name": f"{run.device} {run.fabric}",
+        "device": run.device,
+        "scale_out_fabric": run.fabric,
+        **run.cluster,
+    }
+    expanded = presets.expand(description, (), {})
     return json.dumps(Cluster.model_validate(expanded).canonical())
 
 
@@ -267,7 +265,7 @@ class _Row:
                 return str(rule["fabric"])
         raise AssertionError("the last rule matches everything")
 
-    def cluster(self, architecture: str) -> dict[str, Any]:
+    def cluster(self, preset: str) -> dict[str, Any]:
         per_node = self.whole("gpus_per_node")
         try:
             nic = units.parse_bytes_per_s(f"{float(self.row['nic_gbps_per_gpu']):g} Gb/s")
@@ -275,7 +273,7 @@ class _Row:
             self.problem("nic_gbps_per_gpu", "must be a positive number of Gb/s")
             nic = 1.0
         return {
-            "architecture": architecture,
+            "preset": preset,
             "gpus_per_node": per_node,
             "nvlink_domain": self.whole("nvlink_domain"),
             "nics_per_node": per_node,

@@ -238,7 +238,15 @@ pub struct Fabric {
     pub in_switch_s: f64,
     /// Bandwidth falls as (2/ranks)^contention: 0 on a switch, more where ranks share a bus.
     pub contention: f64,
+    /// Time of a collective inside a training job over that of the curve: congestion, contention
+    /// with compute, late ranks.
+    #[serde(default = "one")]
+    pub training_ratio: f64,
     /// Fixed time of one pipeline send or receive beyond the software's, s.
     #[serde(default)]
     pub message_s: f64,
+}
+
+const fn one() -> f64 {
+    1.0
 }

@@ -414,7 +414,8 @@ impl LayerWork {
         let pass = rows * width * 2.0;
         self.forward_bytes += (fan + 1.0) * pass;
         self.backward_bytes += (2.0 * fan + 1.0) * pass;
-        self.activations.saved += rows * width * (split.activation_input_bytes * fan + split.saved_input_bytes);
+        self.activations.saved +=
+            rows * width * (split.activation_input_bytes * fan + split.saved_input_bytes);
     }
 
     fn moe(&mut self, m: &Moe, hidden: f64, split: &Split) {
@@ -446,9 +447,10 @@ impl LayerWork {
         self.forward_bytes += (fan + 1.0) * pass;
         self.backward_bytes += (2.0 * fan + 1.0) * pass;
         self.permute_bytes += 6.0 * rows * width * 2.0;
-        self.activations.saved += rows * inner * (split.activation_input_bytes * fan + split.saved_input_bytes)
-            + rows * width * (split.saved_input_bytes + 2.0)
-            + local * experts * 4.0;
+        self.activations.saved +=
+            rows * inner * (split.activation_input_bytes * fan + split.saved_input_bytes)
+                + rows * width * (split.saved_input_bytes + 2.0)
+                + local * experts * 4.0;
         self.etp_message_bytes += if split.etp > 1.0 {
             2.0 * rows * width * 2.0
         } else {

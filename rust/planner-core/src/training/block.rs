@@ -271,9 +271,8 @@ impl Estimator {
     /// Time of one pipeline message between stages `stride` ranks apart, s.
     #[must_use]
     pub fn message_s(&self, costs: &LayerCosts, stride: f64) -> f64 {
-        self.software.p2p_latency_s
-            + self.p2p_base_s
-            + self.software.p2p_exposed_ratio * costs.boundary_bytes / self.links.pp(stride)
+        let (transfer, fixed) = self.links.pp_s(stride, costs.boundary_bytes);
+        self.software.p2p_latency_s + fixed + self.software.p2p_exposed_ratio * transfer
     }
 
     /// As [`Estimator::block`], into a block that is used again and again, from sums that its

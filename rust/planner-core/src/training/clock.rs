@@ -10,7 +10,6 @@ use super::layer::{LayerKey, Terms};
 pub(super) struct Clock<'a> {
     est: &'a Estimator,
     key: LayerKey,
-    tp_volume_ratio: f64,
 }
 
 /// Attention-core time of both passes, s.
@@ -20,13 +19,8 @@ pub(super) struct Core {
 }
 
 impl<'a> Clock<'a> {
-    pub(super) fn new(est: &'a Estimator, key: LayerKey) -> Self {
-        let t = f64::from(key.tp);
-        Self {
-            est,
-            key,
-            tp_volume_ratio: 2.0 * (t - 1.0) / t,
-        }
+    pub(super) const fn new(est: &'a Estimator, key: LayerKey) -> Self {
+        Self { est, key }
     }
 
     pub(super) const fn grouped_gemm_ratio(&self) -> f64 {
@@ -105,22 +99,27 @@ impl<'a> Clock<'a> {
         }
     }
 
-    /// Exposed tensor-parallel time of a pass: messages of T·H over the domain's bus bandwidth, a
-    /// latency each, and the wait of CPU-bound ranks for one another.
+    /// Exposed tensor-parallel time of a pass: messages of T·H, a latency
+    /// each, and the wait of CPU-bound ranks for one another.
     fn tp_s(&self, work: &LayerWork, gpu: f64, cpu: f64) -> f64 {
         if self.key.tp <= 1 || work.tp_messages == 0.0 {
             return 0.0;
         }
         let est = self.est;
         let t = f64::from(self.key.tp);
-        let link = est.links.tp(self.key.tp, self.key.sequence_parallel);
-        let volume = self.tp_volume_ratio * work.tp_message_bytes;
         let latency = est.software.tp_latency_s * (t / 4.0).sqrt();
-        let mut time = work.tp_messages * (volume / link + latency);
+        let message = est.links.tp_s(
+            self.key.tp,
+            work.tp_message_bytes,
+            self.key.sequence_parallel,
+        );
+        let mut time = work.tp_messages * (message + latency);
         if work.etp_message_bytes > 0.0 {
-            let e = f64::from(self.key.etp);
-            let etp_link = est.links.tp(self.key.etp, true);
-            time += (e - 1.0) / e * work.etp_message_bytes / etp_link + latency;
+            // Gathered before the experts, reduce-scattered after them.
+            time += est
+                .links
+                .tp_s(self.key.etp, work.etp_message_bytes / 2.0, true)
+                + latency;
         }
         let sync = if cpu > gpu {
             work.tp_messages * est.tp_sync_s(self.key.tp) * (1.0 - gpu / cpu)
@@ -136,9 +135,11 @@ impl<'a> Clock<'a> {
             return 0.0;
         }
         let est = self.est;
-        let time = direction * work.cp_bytes / est.links.cp(self.key.tp, self.key.cp)
-            + f64::from(self.key.cp - 1)
-                * est.software.p2p_latency_s.min(est.software.tp_latency_s);
+        let bytes = direction * work.cp_bytes;
+        let time = est
+            .links
+            .cp_s(self.key.tp, self.key.cp, est.training.cp_comm, bytes)
+            + f64::from(self.key.cp - 1) * est.software.tp_latency_s;
         if est.training.overlap.cp {
             est.software.cp_exposed_ratio * time.min(core) + (time - core).max(0.0)
         } else {

@@ -1,6 +1,11 @@
 //! Bandwidth that a rank group really sees: which tier it spans, and who shares the NICs.
 
 use crate::cluster::Cluster;
+use crate::collectives::group::{Group, nic_share_of};
+use crate::collectives::time::collective_s;
+use crate::collectives::volume::Operation;
+
+use super::workload::CpComm;
 
 /// Ranks of a group, and how many of them share one scale-up domain.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,6 +36,16 @@ impl Span {
         }
     }
 
+    /// The group as the collectives see it.
+    #[must_use]
+    pub fn group(&self) -> Group {
+        Group {
+            ranks: self.ranks as u64,
+            domains: (self.ranks / self.per_domain).ceil() as u64,
+            span_gpus: self.extent as u64,
+        }
+    }
+
     /// Whether every rank sits in one domain.
     #[must_use]
     pub fn local(&self) -> bool {
@@ -38,45 +53,21 @@ impl Span {
     }
 }
 
-/// Bandwidths of a cluster, ready to use.
+/// Times of the collectives of a layout: the curves of [`crate::collectives::time`] on the group's
+/// real span, times what a training job makes of the fabric that it crosses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Links {
+    cluster: Cluster,
     domain: f64,
-    up_reduce: f64,
-    up_gather: f64,
-    up_all_to_all: f64,
-    up_p2p: f64,
-    nic_reduce: f64,
-    nic_gather: f64,
-    nic_all_to_all: f64,
-    nic_p2p: f64,
-    tiers: Vec<(f64, f64)>,
-    latency: f64,
 }
 
 impl Links {
-    /// Bandwidths of `cluster`: peak × efficiency, per GPU and direction.
+    /// Links of `cluster`.
     #[must_use]
     pub fn new(cluster: &Cluster) -> Self {
-        let up = &cluster.scale_up;
-        let out = &cluster.scale_out;
-        let nic = out.nics_per_node as f64 * out.nic_bytes_per_s / cluster.gpus_per_node as f64;
         Self {
-            domain: up.domain_gpus as f64,
-            up_reduce: up.bytes_per_s * up.fabric.all_reduce_efficiency,
-            up_gather: up.bytes_per_s * up.fabric.gather_efficiency,
-            up_all_to_all: up.bytes_per_s * up.fabric.all_to_all_efficiency,
-            up_p2p: up.bytes_per_s * up.fabric.p2p_efficiency,
-            nic_reduce: nic * out.fabric.all_reduce_efficiency,
-            nic_gather: nic * out.fabric.gather_efficiency,
-            nic_all_to_all: nic * out.fabric.all_to_all_efficiency,
-            nic_p2p: nic * out.fabric.p2p_efficiency,
-            tiers: out
-                .tiers
-                .iter()
-                .map(|t| (t.gpus as f64, t.oversubscription))
-                .collect(),
-            latency: out.fabric.base_s,
+            domain: cluster.scale_up.domain_gpus as f64,
+            cluster: cluster.clone(),
         }
     }
 
@@ -86,84 +77,106 @@ impl Links {
         Span::strided(ranks, stride, self.domain)
     }
 
-    /// What the tiers that a group leaves divide its bandwidth by.
-    fn oversubscription(&self, extent: f64) -> f64 {
-        self.tiers
-            .iter()
-            .filter(|(gpus, _)| extent > *gpus)
-            .map(|(_, o)| o)
-            .product()
-    }
-
-    /// Bus bandwidth of a group: links inside a domain; across domains the NICs of its ranks in one
-    /// domain together, unless the links are slower.
-    fn bus(&self, span: &Span, up: f64, nic: f64) -> f64 {
-        if span.local() {
-            up
-        } else {
-            up.min(span.per_domain * nic / self.oversubscription(span.extent))
+    /// Time of an operation over a span, s.
+    fn time_s(&self, op: Operation, bytes: f64, span: &Span) -> f64 {
+        if span.ranks <= 1.0 || bytes == 0.0 {
+            return 0.0;
         }
+        let fabric = if span.local() {
+            &self.cluster.scale_up.fabric
+        } else {
+            &self.cluster.scale_out.fabric
+        };
+        fabric.training_ratio * collective_s(op, bytes, &span.group(), &self.cluster)
     }
 
-    /// Bus bandwidth of tensor-parallel all-reduce, or reduce-scatter and all-gather.
+    /// One tensor-parallel message of `bytes`: an all-reduce, or a reduce-scatter and an
+    /// all-gather where the sequence is split.
     #[must_use]
-    pub fn tp(&self, tp: u32, scattered: bool) -> f64 {
+    pub fn tp_s(&self, tp: u32, bytes: f64, scattered: bool) -> f64 {
         let span = self.span(f64::from(tp), 1.0);
         if scattered {
-            self.bus(&span, self.up_gather, self.nic_gather)
+            2.0 * self.time_s(Operation::AllGather, bytes, &span)
         } else {
-            self.bus(&span, self.up_reduce, self.nic_reduce)
+            self.time_s(Operation::AllReduce, bytes, &span)
         }
     }
 
-    /// Bandwidth of a step of the context-parallel exchange.
+    /// Context-parallel exchange of keys and values: `bytes` leave a rank in all.
     #[must_use]
-    pub fn cp(&self, tp: u32, cp: u32) -> f64 {
-        let span = self.span(f64::from(cp), f64::from(tp));
-        self.bus(&span, self.up_p2p, self.nic_p2p)
+    pub fn cp_s(&self, tp: u32, cp: u32, comm: CpComm, bytes: f64) -> f64 {
+        let (n, stride) = (f64::from(cp), f64::from(tp));
+        let span = self.span(n, stride);
+        match comm {
+            CpComm::P2p => {
+                let step = self.time_s(
+                    Operation::PointToPoint,
+                    bytes / (n - 1.0),
+                    &Span {
+                        ranks: 2.0,
+                        per_domain: span.per_domain.min(2.0),
+                        extent: span.extent,
+                    },
+                );
+                (n - 1.0) * step
+            }
+            CpComm::AllGather => self.time_s(Operation::AllGather, bytes * n / (n - 1.0), &span),
+            CpComm::AllToAll => self.time_s(Operation::AllToAll, bytes * n / (n - 1.0), &span),
+        }
     }
 
-    /// Bandwidth between neighbouring pipeline stages, `stride` apart.
+    /// Transfer of one pipeline message between stages `stride` apart, and what the fabric adds to
+    /// it, s.
     #[must_use]
-    pub fn pp(&self, stride: f64) -> f64 {
-        self.bus(&self.span(2.0, stride), self.up_p2p, self.nic_p2p)
+    pub fn pp_s(&self, stride: f64, bytes: f64) -> (f64, f64) {
+        let span = self.span(2.0, stride);
+        let fixed = if span.local() {
+            self.cluster.scale_up.fabric.message_s
+        } else {
+            self.cluster.scale_out.fabric.message_s
+        };
+        (self.time_s(Operation::PointToPoint, bytes, &span), fixed)
     }
 
-    /// Time of an all-reduce of `bytes`, 2(n−1)/n · bytes over the bus.
+    /// Time of an all-reduce of `bytes`, s.
     #[must_use]
     pub fn all_reduce_s(&self, bytes: f64, span: &Span) -> f64 {
-        if span.ranks <= 1.0 || bytes == 0.0 {
-            return 0.0;
-        }
-        2.0 * (span.ranks - 1.0) / span.ranks * bytes
-            / self.bus(span, self.up_reduce, self.nic_reduce)
-            + self.latency
+        self.time_s(Operation::AllReduce, bytes, span)
     }
 
-    /// Time of an all-gather or a reduce-scatter of `bytes`, (n−1)/n · bytes over the bus.
+    /// Time of an all-gather or a reduce-scatter of `bytes`, s.
     #[must_use]
     pub fn gather_s(&self, bytes: f64, span: &Span) -> f64 {
-        if span.ranks <= 1.0 || bytes == 0.0 {
-            return 0.0;
-        }
-        (span.ranks - 1.0) / span.ranks * bytes / self.bus(span, self.up_gather, self.nic_gather)
-            + self.latency
+        self.time_s(Operation::AllGather, bytes, span)
     }
 
-    /// Time of one expert dispatch (or combine): k copies of each token over the links of the
-    /// domain, one copy per distinct remote domain over the NIC.
+    /// Time of one expert dispatch (or combine), s: k copies of each token over the links of the
+    /// domain, one copy per distinct remote domain over the NIC; the slower of the two.
     #[must_use]
     pub fn dispatch_s(&self, bytes: f64, top_k: f64, experts: f64, ep: u32, etp: u32) -> f64 {
         let span = self.span(f64::from(ep), f64::from(etp));
         let n = span.ranks;
-        let up = top_k * bytes * (n - 1.0) / n / self.up_all_to_all;
+        let up = &self.cluster.scale_up;
+        let links = up.bytes_per_s * up.fabric.all_to_all_efficiency / up.fabric.training_ratio;
+        let local = top_k * bytes * (n - 1.0) / n / links;
         if span.local() {
-            return up;
+            return local;
         }
+        let out = &self.cluster.scale_out.fabric;
+        let nic = nic_share_of(&self.cluster) * out.all_to_all_efficiency
+            / (out.training_ratio * self.oversubscription(span.extent));
         let domains = (n / span.per_domain).ceil();
         let remote = bytes * distinct_groups(domains, experts, top_k) * (domains - 1.0) / domains;
-        let nic = self.nic_all_to_all / self.oversubscription(span.extent);
-        up.max(remote / nic)
+        local.max(remote / nic)
+    }
+
+    /// What the tiers that a group leaves divide its all-to-all bandwidth by.
+    fn oversubscription(&self, extent: f64) -> f64 {
+        let tiers = self.cluster.scale_out.tiers.iter();
+        tiers
+            .filter(|tier| extent > tier.gpus as f64)
+            .map(|tier| tier.oversubscription)
+            .fold(1.0, f64::max)
     }
 }
 

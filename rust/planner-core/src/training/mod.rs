@@ -67,7 +67,6 @@ pub struct Estimator {
     scan_s_per_byte: f64,
     launch_s: f64,
     tp_exposed: f64,
-    p2p_base_s: f64,
     barrier_s: f64,
 }
 
@@ -129,7 +128,6 @@ impl Estimator {
             } else {
                 software.tp_exposed_ratio
             },
-            p2p_base_s: cluster.scale_out.fabric.message_s,
             barrier_s: spread + delayed * cluster.delay_s,
             linear_rates,
             plain_rates,
