@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use planner_core::kv::{prefix::replay, trace};
+use planner_core::kv::{prefix::replay, size, trace};
 use pyo3::prelude::*;
 
 use crate::errors::CoreResult;
@@ -22,4 +22,14 @@ pub fn kv_replay(py: Python<'_>, path: &str, trace: &str, options: &str) -> Core
         replay::replay(&mut reader, &options, &interrupted)
     })?;
     Ok(serde_json::to_string(&out)?)
+}
+
+/// Blocks, tokens and concurrency of an engine: canonical JSON in, report as JSON out.
+#[pyfunction]
+pub fn kv_size(py: Python<'_>, query: &str) -> CoreResult<String> {
+    py.detach(|| {
+        let query: size::Query = serde_json::from_str(query)?;
+        query.model.validate()?;
+        Ok(serde_json::to_string(&size::size(&query)?)?)
+    })
 }

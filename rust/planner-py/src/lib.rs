@@ -33,7 +33,7 @@ mod _core {
     use crate::question::{explain, training_columns};
 
     #[pymodule_export]
-    use crate::kv::kv_replay;
+    use crate::kv::{kv_replay, kv_size};
     #[pymodule_export]
     use crate::training::{Jobs, chunk_sizes};
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import typer
 
 from meshplan.cli.kv.replay import replay
+from meshplan.cli.kv.size import size
 
 app = typer.Typer(no_args_is_help=True, help="KV cache: capacity, block size, prefix hits.")
+app.command("size")(size)
 app.command("replay")(replay)
 
 
