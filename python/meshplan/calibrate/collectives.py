@@ -30,7 +30,7 @@ OPERATIONS = (
 )
 """Names of the operations."""
 
-OVERLAP = 4.0
+OVERLAP = 8.0
 PEERS_AT_ONCE = 8.0
 
 INSIDE = (

@@ -21,7 +21,7 @@
 //!
 //! Across N domains with l ranks each, the data crosses hierarchically: the links inside carry the
 //! reduce-scatter and all-gather above over l ranks, a GPU's NIC share carries 1/l of what leaves
-//! the domain, and both run at once on different chunks, `w = (w_in⁴ + w_out⁴)^¼`. What leaves:
+//! the domain, and both run at once on different chunks, `w = (w_in⁸ + w_out⁸)^⅛`. What leaves:
 //! all-reduce 2(n−1)/n·S by ring, S (N = 2) or 2S by double binary tree; all-gather and
 //! reduce-scatter (n−1)/n·S; all-to-all (1 − 1/N)·S per rank. Oversubscribed tiers slow what
 //! crosses them: a ring crosses once per switch below, an all-to-all with all its remote share.
@@ -32,9 +32,6 @@
 use super::group::{Group, nic_share_of};
 use super::volume::{Operation, remote_share};
 use crate::cluster::{Cluster, Fabric};
-
-/// Exponent that joins the time inside and between domains.
-const OVERLAP: f64 = 4.0;
 
 /// Messages that one peer-to-peer launch carries at once.
 const PEERS_AT_ONCE: f64 = 8.0;
@@ -71,6 +68,25 @@ pub fn collective_s(op: Operation, bytes: f64, group: &Group, cluster: &Cluster)
 pub fn pipelined_s(r: f64, w: f64) -> f64 {
     let root = r.sqrt() + w.sqrt();
     root * root
+}
+
+/// Time of two streams that run at once on different chunks, s: (a⁸ + b⁸)^⅛, the larger of the two
+/// and a little more where they are close.
+///
+/// ```
+/// use planner_core::collectives::time::overlapped_s;
+/// assert_eq!(overlapped_s(3e-3, 0.0), 3e-3);
+/// assert!((overlapped_s(1e-3, 1e-3) - 1.0905e-3).abs() < 1e-7);
+/// ```
+#[must_use]
+pub fn overlapped_s(a: f64, b: f64) -> f64 {
+    let (large, small) = (a.max(b), a.min(b));
+    if large <= 0.0 {
+        return 0.0;
+    }
+    let ratio2 = (small / large) * (small / large);
+    let ratio8 = ratio2 * ratio2 * ratio2 * ratio2;
+    large * (1.0 + ratio8).sqrt().sqrt().sqrt()
 }
 
 /// Efficiency and own-share ratio of an operation on a fabric.
@@ -171,10 +187,7 @@ fn across_s(
     let depth = domains.log2().ceil();
     let in_hops = (local - 1.0).max(0.0) * inside.fabric.ring_hop_s;
     let base = inside.fabric.base_s + out.base_s;
-    let join = |w_in: f64, w_out: f64| {
-        let w = (w_in.powf(OVERLAP) + w_out.powf(OVERLAP)).powf(1.0 / OVERLAP);
-        base + pipelined_s(out.ramp_s, w)
-    };
+    let join = |w_in: f64, w_out: f64| base + pipelined_s(out.ramp_s, overlapped_s(w_in, w_out));
     let local_s = |op| {
         if local > 1.0 {
             inside.stream_s(op, bytes, local)
