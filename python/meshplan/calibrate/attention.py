@@ -112,9 +112,8 @@ def predict_prefill(curve: dict[str, float], s: Shapes, peaks: Peaks) -> Array:
     every = 2.0 * width * s.batch * s.heads * pairs / rate
     longest = 2.0 * width * 128.0 * (s.keys + curve["seq_half"]) * peaks.sms / rate
     tail = curve["tail"] * longest
-    token = s.kv_heads * width * (2.0 + s.kv_bytes)
-    if s.latent:
-        token = MLA_LATENT * s.heads * (2.0 + s.kv_bytes)
+    rows = MLA_LATENT * s.heads if s.latent else s.kv_heads * width
+    token = rows * (2.0 + s.kv_bytes)
     moved = s.batch * s.queries * s.heads * width * 2.0 + s.batch * s.keys * token
     stream = moved / (curve["memory_efficiency"] * peaks.memory_bytes_per_s)
     times: Array = curve["base_s"] + np.sqrt(every**2 + tail**2 + stream**2)
@@ -125,9 +124,9 @@ def predict_decode(curve: dict[str, float], s: Shapes, peaks: Peaks) -> Array:
     """Time of decode attention, s."""
     import numpy as np
 
-    token = MLA_LATENT if s.latent else 2.0 * s.kv_heads * s.key_dim
+    token = s.kv_heads * (MLA_LATENT if s.latent else 2.0 * s.key_dim)
     pair = 2.0 * (MLA_LATENT + 512.0) if s.latent else 4.0 * s.key_dim
-    memory = s.batch * s.keys * token * s.kv_bytes
+    memory: Array = s.batch * s.keys * token * s.kv_bytes
     memory = memory / (curve["memory_efficiency"] * peaks.memory_bytes_per_s)
     compute = s.batch * s.heads * s.keys * pair
     compute = compute / (curve["compute_efficiency"] * peaks.flops["bf16"])

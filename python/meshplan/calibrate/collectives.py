@@ -1,8 +1,8 @@
 """Fit fabrics to measured collectives.
 
 The table has one measurement a row: ``op, ranks, domains, bytes, time_s`` with ``op`` one of
-`OPERATIONS` and ``bytes`` as nccl-tests counts them. `meshplan.collectives.logs` makes such rows from
-the output of nccl-tests and RCCL-tests. The equations are those of the core
+`OPERATIONS` and ``bytes`` as nccl-tests counts them. `meshplan.collectives.logs` makes such rows
+from the output of nccl-tests and RCCL-tests. The equations are those of the core
 (``rust/planner-core/src/collectives/time.rs``); a test holds the two together.
 """
 

@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "kv": ("meshplan.cli.kv", "KV cache: capacity, block size, prefix hits, scheduling, transfer."),
     "moe": ("meshplan.cli.moe", "MoE routing: loads, hot ranks, expert placement, dispatch."),
     "models": ("meshplan.cli.models", "Built-in models, and the facts of any model."),
+    "validate": ("meshplan.cli.validate", "Predictions held against measurements."),
 }
 """Command → (module with an ``app: typer.Typer``, one-line help for ``planner --help``)."""
 

@@ -32,10 +32,13 @@ _RANK = re.compile(
     r"Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)"
 )
 _TYPES = frozenset(
-    "int8 uint8 int32 uint32 int64 uint64 half float float16 float32 double bfloat16 fp8_e4m3 "
-    "fp8_e5m2 f8e4m3 f8e5m2 float8_e4m3 float8_e5m2".split()
+    (
+        *("int8", "uint8", "int32", "uint32", "int64", "uint64"),
+        *("half", "float", "float16", "float32", "double", "bfloat16"),
+        *("fp8_e4m3", "fp8_e5m2", "f8e4m3", "f8e5m2", "float8_e4m3", "float8_e5m2"),
+    )
 )
-_REDUCTIONS = frozenset("sum prod max min avg mulsum all none".split())
+_REDUCTIONS = frozenset(["sum", "prod", "max", "min", "avg", "mulsum", "all", "none"])
 _PERF = re.compile(r"\b(\w+?)_perf\b")
 _THREADS = re.compile(r"nThread\s+(\d+)\s+nGpus\s+(\d+)")
 
@@ -61,17 +64,24 @@ def read(path: str | Path) -> list[Measurement]:
         With every bad line: its place, what was found and what was expected.
     """
     path = Path(path)
-    text = _text(path)
+    text = read_text(path)
     if text.lstrip()[:1] == "{":
         return _json(text, path)
     problems: list[Problem] = []
     found = list(_lines(text, path, problems))
     if problems:
         raise InputError.all_of(problems)
-    return _with_ranks(found)
+    return with_ranks(found)
 
 
-def _text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Text of a file of bounded size.
+
+    Raises
+    ------
+    InputError
+        When it is missing, unreadable or too large.
+    """
     try:
         if path.stat().st_size > LARGEST:
             raise InputError(
@@ -198,7 +208,7 @@ def _choose(
 ) -> tuple[float, float, float, float] | str:
     """Out-of-place figures, or in-place ones where those are N/A."""
     if not state.operation:
-        return "must follow a line that names the test, such as '# Collective test: all_reduce_perf'"
+        return "must follow a line that names the test, such as 'all_reduce_perf'"
     width = len(values) // 2 if len(values) >= 6 else len(values)
     for start in (0, width):
         part = values[start : start + 3]
@@ -207,9 +217,7 @@ def _choose(
     return "must have one set of time, algbw and busbw that is not N/A"
 
 
-def _short_row(
-    tokens: list[str], state: _State
-) -> tuple[float, float, float, float] | str | None:
+def _short_row(tokens: list[str], state: _State) -> tuple[float, float, float, float] | str | None:
     """A line of a table cut down to the columns ``size time algbw busbw``."""
     if not state.header or "type" in state.header or len(tokens) != len(state.header):
         return None
@@ -222,7 +230,7 @@ def _short_row(
     return row["size"], row["time"], row["algbw"], row.get("busbw", float("nan"))
 
 
-def _with_ranks(found: list[Measurement]) -> list[Measurement]:
+def with_ranks(found: list[Measurement]) -> list[Measurement]:
     """Give lines that cannot tell their ranks those of the other lines, where these agree."""
     from dataclasses import replace
 
@@ -268,7 +276,7 @@ def _json(text: str, path: Path) -> list[Measurement]:
                     f"{path}:results[{index}]",
                 )
             )
-    return _with_ranks(found)
+    return with_ranks(found)
 
 
 def _json_body(result: Any) -> tuple[float, float, float, float] | None:

@@ -77,7 +77,7 @@ def ranks_of(operation: str, bus: float, algorithm: float) -> int:
     >>> ranks_of("broadcast", 10.0, 10.0), ranks_of("all_reduce", 0.03, 0.02)
     (0, 0)
     """
-    if algorithm < 1.0 or factor(operation, 2) == 1.0 and operation != "all_reduce":
+    if algorithm < 1.0 or (factor(operation, 2) == 1.0 and operation != "all_reduce"):
         return 0
     spread = 0.006 * (1.0 / algorithm + bus / algorithm**2)
     ratio = bus / algorithm

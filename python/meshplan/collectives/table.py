@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from meshplan.collectives.logs import _text
+from meshplan.collectives.logs import read_text, with_ranks
 from meshplan.collectives.measurement import OPERATIONS, Measurement, factor, ranks_of
 from meshplan.errors import InputError, Problem
 
@@ -30,7 +31,7 @@ def read(path: str | Path) -> list[Measurement]:
         With every bad line: its place, what was found and what was expected.
     """
     path = Path(path)
-    reader = csv.DictReader(io.StringIO(_text(path)))
+    reader = csv.DictReader(io.StringIO(read_text(path)))
     missing = [name for name in NEEDED if name not in (reader.fieldnames or [])]
     if missing:
         raise InputError(
@@ -48,7 +49,22 @@ def read(path: str | Path) -> list[Measurement]:
             problems.append(Problem(got, "line", str(row.get("op", ""))[:40], where=where))
     if problems:
         raise InputError.all_of(problems)
-    return [m for m in found if m.time_s > 0]
+    return [m for m in _with_ranks(found) if m.time_s > 0]
+
+
+def is_table(path: Path) -> bool:
+    """Whether a CSV file has the columns of such a table."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        names = file.readline(10_000).strip().split(",")
+    return all(name in names for name in NEEDED)
+
+
+def _with_ranks(found: list[Measurement]) -> list[Measurement]:
+    """Give lines that cannot tell their ranks those of the lines of the same machine."""
+    machines: dict[str, list[Measurement]] = defaultdict(list)
+    for measurement in found:
+        machines[measurement.gpu].append(measurement)
+    return [m for rows in machines.values() for m in with_ranks(rows)]
 
 
 def _measurement(row: Mapping[str, str | None], where: str) -> Measurement | str:

@@ -5,8 +5,10 @@
 use pyo3::prelude::*;
 
 pub mod calc;
+pub mod collectives;
 pub mod errors;
 pub mod frame;
+pub mod kernels;
 pub mod kv;
 pub mod model;
 pub mod moe;
@@ -22,6 +24,12 @@ mod _core {
 
     #[pymodule_export]
     use crate::calc::{calculate, calculators};
+
+    #[pymodule_export]
+    use crate::collectives::collective_times;
+
+    #[pymodule_export]
+    use crate::kernels::kernel_times;
 
     #[pymodule_export]
     use crate::frame::Frame;

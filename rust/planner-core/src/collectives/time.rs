@@ -29,9 +29,12 @@
 //! Structure after NCCL's tuner (`src/graph/tuning.cc`); numbers fitted to measured tables, see
 //! `presets/clusters.toml`.
 
+use serde::{Deserialize, Serialize};
+
 use super::group::{Group, nic_share_of};
 use super::volume::{Operation, remote_share};
 use crate::cluster::{Cluster, Fabric};
+use crate::error::{Error, Result};
 
 /// Messages that one peer-to-peer launch carries at once.
 const PEERS_AT_ONCE: f64 = 8.0;
@@ -55,6 +58,44 @@ pub fn collective_s(op: Operation, bytes: f64, group: &Group, cluster: &Cluster)
         return inside.collective_s(op, bytes, group.ranks as f64);
     }
     across_s(op, bytes, group, cluster, &inside)
+}
+
+/// A collective over evenly spaced ranks, as a caller outside the core asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Request {
+    /// The operation.
+    pub operation: Operation,
+    /// Bytes as nccl-tests counts them.
+    pub bytes: f64,
+    /// Ranks.
+    pub ranks: u64,
+    /// GPUs from one rank to the next.
+    pub stride: u64,
+}
+
+impl Request {
+    /// Time on a cluster, s.
+    ///
+    /// # Errors
+    /// When bytes are negative or not finite, or a count is zero or absurd.
+    pub fn time_s(&self, cluster: &Cluster) -> Result<f64> {
+        const MOST: u64 = 1 << 32;
+        if !self.bytes.is_finite() || self.bytes < 0.0 {
+            return Err(Error::field(
+                "bytes",
+                self.bytes,
+                "must be finite and at least 0",
+            ));
+        }
+        for (name, count) in [("ranks", self.ranks), ("stride", self.stride)] {
+            if count == 0 || count > MOST {
+                return Err(Error::field(name, count, format!("must be 1 to {MOST}")));
+            }
+        }
+        let group = Group::strided(self.ranks, self.stride, cluster.scale_up.domain_gpus);
+        Ok(collective_s(self.operation, self.bytes, &group, cluster))
+    }
 }
 
 /// Time of a pipelined transfer whose chunks fill in r and stream in w, s: (√r + √w)².

@@ -6,6 +6,8 @@
 //! Sources: Patarasuk and Yuan 2009 (ring bounds); Thakur et al. 2005 (halving and doubling);
 //! NVIDIA nccl-tests `doc/PERFORMANCE.md` (algorithm and bus bandwidth).
 
+use serde::{Deserialize, Serialize};
+
 /// An algorithm family, by what its all-reduce is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
@@ -272,7 +274,8 @@ pub const fn algorithm_bandwidth(s: f64, time_s: f64) -> f64 {
 }
 
 /// A collective, for its bus-bandwidth factor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Operation {
     /// Every rank gets the sum.
     AllReduce,
@@ -283,8 +286,10 @@ pub enum Operation {
     /// Every rank sends a part to every rank.
     AllToAll,
     /// Broadcast, reduce.
+    #[serde(alias = "broadcast", alias = "reduce")]
     Rooted,
     /// One rank to one rank.
+    #[serde(alias = "send_recv")]
     PointToPoint,
 }
 

@@ -5,6 +5,7 @@
 //! | [`gemm`] | dense and grouped matrix multiplication, and the cast of its input |
 //! | [`attention`] | prefill and decode attention, multi-head, grouped and latent |
 //! | [`memory_bound`] | operators whose time is their bytes |
+//! | [`request`] | kernels as a caller outside the core asks for them |
 //! | [`launch`] | what the CPU adds when it launches slower than the GPU runs |
 
 pub mod attention;
@@ -12,6 +13,7 @@ pub mod gemm;
 pub mod launch;
 pub mod launch_arithmetic;
 pub mod memory_bound;
+pub mod request;
 
 use crate::cluster::Device;
 use crate::error::{Error, Result};
