@@ -106,8 +106,8 @@ def predict_prefill(curve: dict[str, float], s: Shapes, peaks: Peaks) -> Array:
     import numpy as np
 
     width = s.key_dim + s.value_dim
-    rate = curve["efficiency"] * curve.get("fp8_ratio", 1.0) * peaks.flops["bf16"]
-    rate = rate * width / (width + 2.0 * curve["dim_half"])
+    core = curve["efficiency"] * curve.get("fp8_ratio", 1.0) * peaks.flops["bf16"]
+    rate: Array = core * width / (width + 2.0 * curve["dim_half"])
     pairs = s.queries * (s.queries + 1.0) / 2.0 + s.queries * curve["seq_half"] / 2.0
     every = 2.0 * width * s.batch * s.heads * pairs / rate
     longest = 2.0 * width * 128.0 * (s.keys + curve["seq_half"]) * peaks.sms / rate
