@@ -20,6 +20,8 @@ fn fabric(efficiency: f64) -> Fabric {
         in_switch_efficiency: 0.0,
         in_switch_s: 0.0,
         contention: 0.0,
+        training_ratio: 1.0,
+        message_s: 0.0,
     }
 }
 
