@@ -32,7 +32,7 @@ test-python: setup  ## Python tests, documentation and examples included
 	pytest -q
 
 test-slow: setup  ## Python tests that take minutes
-	pytest -q -m slow
+	HYPOTHESIS_PROFILE=slow pytest -q -m slow
 
 conformance: setup  ## Exported configurations, read by the frameworks themselves
 	$(PIP) torch==2.13.0 setuptools==84.2.1 wheel==0.48.0

@@ -6,6 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# No deadline: a machine that does other things is slow, not wrong.
+settings.register_profile("fast", max_examples=50, deadline=None, derandomize=True)
+settings.register_profile("slow", max_examples=2000, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 REPO = Path(__file__).resolve().parent.parent
 
