@@ -93,7 +93,7 @@ def test_flags_and_pairs_say_the_same(words: tuple[str, ...]) -> None:
 def test_people_read_units_and_the_exact_number() -> None:
     done = planner("all-reduce", "ranks=8", "bytes=1 GiB")
     assert done.stdout == (
-        "2(N−1)/N · S\nsent_bytes  1.75 GiB  (1879048192 bytes)\nsteps       14\n"  # noqa: RUF001
+        "2(N−1)/N · S\nsent_bytes  1.75 GiB  (1879048192 bytes)\nsteps       14\n"
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-import meshplan._core as _core
+from meshplan import _core as _core
 from meshplan.errors import Infeasible, InputError, PlannerError
 
 __version__ = _core.VERSION

@@ -16,7 +16,7 @@ HEAD = """\
 #
 # `targets` are the values of the presets that the parameter sets. `prior` and `spread` (a factor)
 # say what was believed before the fit; `value` and `sigma` (of the logarithm, from the Gauss-Newton
-# covariance) what the runs say; `rows` how many observations it moves by more than 1 % when it moves
+# covariance) what the runs say; `rows` how many runs it moves by more than 1 % when it moves
 # by its spread. Written by `planner calibrate`; docs/accuracy.md tells what the runs are.
 """
 

@@ -152,7 +152,7 @@ def _prepare(
 
 
 def best(frame: pl.DataFrame) -> pl.DataFrame:
-    """Row of each run: the fastest feasible of its layouts, else the one that needs least memory."""
+    """Row of each run: the fastest feasible of its layouts, else the leanest."""
     import polars as pl
 
     return (
