@@ -46,8 +46,11 @@ mod _core {
     use crate::training::{Jobs, chunk_sizes};
 
     #[pymodule_export]
-    use crate::moe::moe_balance;
+    use crate::sweep::{SweepRows, sweep};
 
     #[pymodule_export]
-    use crate::sweep::{SweepRows, sweep};
+    use crate::moe::{
+        moe_balance, moe_columns, moe_dispatch, moe_fit, moe_imbalance, moe_layer_time,
+        moe_rebalance, moe_robust, moe_simulate, moe_sweep,
+    };
 }

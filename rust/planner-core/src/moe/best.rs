@@ -23,8 +23,10 @@ pub struct Balanced {
     pub bound_max_over_mean: f64,
 }
 
-/// Stop when the fullest rank is this near the bound.
+/// Swaps stop when the fullest rank is this near the bound.
 pub const NEAR: f64 = 1e-4;
+/// Counts are searched only where swaps leave the fullest rank this far from the bound.
+pub const FAR: f64 = 5e-4;
 
 /// Balances one layer. `speeds` has one relative speed per rank, or is empty for equal ranks.
 /// With `keep_groups` the replicas of a router group stay on one node, as in hierarchical EPLB.
@@ -72,12 +74,12 @@ fn global(loads: &[f64], shape: &Shape, speeds: &[f64], bound: f64, rated: &Plac
     let equal = speeds.iter().all(|s| *s == speeds[0]);
     let mut ours = pack(loads, &counts, speeds, goal, equal);
     let mut cost = ours.fullest(speeds).1;
-    if cost > goal {
+    if cost > bound * (1.0 + FAR) {
         let found = search_counts(loads, counts, speeds, goal, ours);
         ours = found.0;
         cost = found.1;
     }
-    if cost > goal {
+    if cost > bound * (1.0 + FAR) {
         let mut theirs = Packing::of(rated, loads, speeds.len());
         if theirs.improve(speeds, goal, 2 * rated.physical_to_logical.len()) < cost * (1.0 - 1e-12)
         {

@@ -63,10 +63,26 @@ pub fn symmetric(
     ranks: &NormalMax,
 ) -> f64 {
     let (e, k, r) = (f64::from(experts), f64::from(top_k), f64::from(ranks.bins));
-    let mean = tokens_per_rank * k;
-    if ranks.bins <= 1 || mean <= 0.0 {
+    let bin = rank_bin(routing, experts, top_k, tokens_per_rank, ranks.bins);
+    if ranks.bins <= 1 || bin.mean <= 0.0 {
         return 1.0;
     }
+    let uneven = (e / r).ceil() / (e / r);
+    (expected_max(bin, ranks) / bin.mean * uneven).clamp(1.0, r.min(e / k).max(1.0))
+}
+
+/// Mean, variance and third moment of one rank's load, sum constraint lifted, for a model that
+/// treats all experts alike (`ranks` = E: one expert's load).
+#[must_use]
+pub fn rank_bin(
+    routing: &Routing,
+    experts: u32,
+    top_k: u32,
+    tokens_per_rank: f64,
+    ranks: u32,
+) -> Moments {
+    let (e, k) = (f64::from(experts), f64::from(top_k));
+    let mean = tokens_per_rank * k;
     let c = if experts > 1 {
         (e - k) / (e - 1.0)
     } else {
@@ -78,13 +94,12 @@ pub fn symmetric(
         third: c * (2.0 * c - 1.0) * mean,
     };
     if let Routing::Dirichlet { alpha } = routing {
-        let shape = e / r * alpha;
+        let shape = e / f64::from(ranks) * alpha;
         let spread = mean * mean / shape;
         bin.variance += spread;
         bin.third += 3.0 * c * spread + 2.0 * mean * spread / shape;
     }
-    let uneven = (e / r).ceil() / (e / r);
-    (expected_max(bin, ranks) / mean * uneven).clamp(1.0, r.min(e / k).max(1.0))
+    bin
 }
 
 /// [`imbalance`] of one layer with given shares, contiguous placement.

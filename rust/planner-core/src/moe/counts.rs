@@ -49,8 +49,10 @@ pub fn greedy_counts(loads: &[f64], slots: u32) -> Vec<u32> {
 
 /// Count vectors that are tried one and all when there are at most this many.
 const ENUMERATE: u64 = 10_000;
-/// Steps of the search over counts beyond that.
-const STEPS: u32 = 400;
+/// Steps of the search over counts beyond that, where a rank has two slots.
+const STEPS: u32 = 64;
+/// Steps where a rank has more, and each count vector is packed anew.
+const PACKED_STEPS: u32 = 10;
 
 /// Searches counts for a lower fullest rank: all of them where they are few, else annealing on
 /// moves of one replica from an expert to another. Deterministic.
@@ -163,7 +165,7 @@ impl Search<'_> {
         let steps = if self.equal && self.best.size == 2 {
             STEPS
         } else {
-            STEPS / 40
+            PACKED_STEPS
         };
         for step in 0..steps {
             if self.cost <= self.goal {

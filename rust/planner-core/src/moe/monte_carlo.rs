@@ -155,7 +155,7 @@ impl Batch {
             .num_threads(draw.threads)
             .build()
             .map_err(|e| Error::field("threads", draw.threads, e.to_string()))?;
-        let layout = Layout::new(self);
+        let layout = self.layout();
         let rows: Vec<[f64; FIELDS]> = pool.install(|| {
             (0..draw.trials)
                 .into_par_iter()
@@ -168,8 +168,13 @@ impl Batch {
         Ok(summarise(&rows))
     }
 
+    /// Where the replicas are.
+    pub(super) fn layout(&self) -> Layout {
+        Layout::new(self)
+    }
+
     /// The sampler of a trial; Dirichlet shares are drawn anew for each.
-    fn sampler(&self, trial: u32, rng: &mut Pcg64) -> Sampler {
+    pub(super) fn sampler(&self, trial: u32, rng: &mut Pcg64) -> Sampler {
         let shares = match &self.routing {
             Routing::Uniform => None,
             Routing::Dirichlet { alpha } => {
@@ -277,7 +282,7 @@ impl Scratch {
 }
 
 /// Where the replicas of an expert are.
-struct Layout {
+pub(super) struct Layout {
     ranks: usize,
     slots: Vec<u32>,
     counts: Vec<f64>,
@@ -321,7 +326,7 @@ impl Layout {
     }
 
     /// Rank that a token uses for an expert: replicas take turns.
-    fn home(&self, expert: u32, token: u32) -> u32 {
+    pub(super) fn home(&self, expert: u32, token: u32) -> u32 {
         let homes = &self.homes[expert as usize];
         homes[token as usize % homes.len()]
     }

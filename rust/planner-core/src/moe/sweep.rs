@@ -1,0 +1,623 @@
+//! Imbalance over a grid: one row per point, closed forms, no draw.
+//!
+//! Everything that depends on few axes is computed once: moments of the R-bin maximum per R, the
+//! balanced skew per (E, R, redundancy, skew), different ranks and nodes per (E, k, R).
+
+use super::best::best;
+use super::capacity;
+use super::closed::{rank_bin, symmetric};
+use super::extremes::{NormalMax, excess};
+use super::rng::Pcg64;
+use super::routing::{Routing, draw_dirichlet};
+use super::shape::{LARGEST, Shape};
+use crate::collectives::expert_parallel::{active_experts, distinct_nodes};
+use crate::error::{Error, Result};
+use crate::table::{Column, Data, Table};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The axes; every combination is a row. The last axis runs fastest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Axes {
+    /// Experts E.
+    pub experts: Vec<u32>,
+    /// Experts per token k.
+    pub top_k: Vec<u32>,
+    /// Expert-parallel ranks R.
+    pub ranks: Vec<u32>,
+    /// Nodes.
+    pub nodes: Vec<u32>,
+    /// Redundant experts.
+    pub redundant: Vec<u32>,
+    /// Dirichlet concentration per expert; 0 stands for uniform routing.
+    pub alpha: Vec<f64>,
+    /// Tokens on each rank.
+    pub tokens_per_rank: Vec<u32>,
+    /// Capacity factor (Megatron's rule); 0: dropless.
+    pub capacity_factor: Vec<f64>,
+}
+
+/// Whether a point makes sense.
+pub const STATUS: &[&str] = &["ok", "top_k", "experts", "nodes"];
+
+/// Columns of the sweep.
+pub const COLUMNS: &[Column] = &[
+    Column {
+        name: "experts",
+        unit: "1",
+        doc: "Experts E.",
+    },
+    Column {
+        name: "top_k",
+        unit: "1",
+        doc: "Experts per token k.",
+    },
+    Column {
+        name: "ranks",
+        unit: "1",
+        doc: "Expert-parallel ranks R.",
+    },
+    Column {
+        name: "nodes",
+        unit: "1",
+        doc: "Nodes that hold the ranks.",
+    },
+    Column {
+        name: "redundant",
+        unit: "1",
+        doc: "Redundant experts.",
+    },
+    Column {
+        name: "alpha",
+        unit: "1",
+        doc: "Dirichlet concentration per expert; 0: uniform.",
+    },
+    Column {
+        name: "tokens_per_rank",
+        unit: "tokens",
+        doc: "Tokens on each rank.",
+    },
+    Column {
+        name: "capacity_factor",
+        unit: "1",
+        doc: "Capacity factor; 0: dropless.",
+    },
+    Column {
+        name: "status",
+        unit: "",
+        doc: "ok, or the rule that the point breaks.",
+    },
+    Column {
+        name: "expert_max_over_mean_ratio",
+        unit: "1",
+        doc: "Fullest expert over the mean.",
+    },
+    Column {
+        name: "rank_max_over_mean_ratio",
+        unit: "1",
+        doc: "Fullest rank over the mean, experts in order.",
+    },
+    Column {
+        name: "balanced_max_over_mean_ratio",
+        unit: "1",
+        doc: "The same after balancing the long-run load with the redundant experts.",
+    },
+    Column {
+        name: "distinct_ranks",
+        unit: "1",
+        doc: "Different ranks of a token, uniform routing.",
+    },
+    Column {
+        name: "distinct_nodes",
+        unit: "1",
+        doc: "Different nodes of a token, uniform routing.",
+    },
+    Column {
+        name: "active_experts",
+        unit: "1",
+        doc: "Experts that the batch wakes, uniform routing.",
+    },
+    Column {
+        name: "capacity_tokens",
+        unit: "tokens",
+        doc: "Rows that an expert accepts from one rank; 0: dropless.",
+    },
+    Column {
+        name: "dropped_ratio",
+        unit: "1",
+        doc: "Token-choices beyond the capacity, share of all.",
+    },
+    Column {
+        name: "slots_per_rank",
+        unit: "1",
+        doc: "Experts that a rank holds, replicas included.",
+    },
+];
+
+/// Rows of one parallel chunk.
+const CHUNK: usize = 4096;
+/// Most rows of one sweep.
+pub const MOST_ROWS: u64 = 200_000_000;
+/// Draws of the shares over which the balanced skew is averaged.
+const DRAWS: u64 = 8;
+
+#[derive(Clone, Copy)]
+struct Point {
+    experts: u32,
+    top_k: u32,
+    ranks: u32,
+    nodes: u32,
+    redundant: u32,
+    alpha: f64,
+    tokens_per_rank: u32,
+    capacity_factor: f64,
+}
+
+impl Axes {
+    /// Number of points.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        self.lengths().iter().map(|n| *n as u64).product()
+    }
+
+    const fn lengths(&self) -> [usize; 8] {
+        [
+            self.experts.len(),
+            self.top_k.len(),
+            self.ranks.len(),
+            self.nodes.len(),
+            self.redundant.len(),
+            self.alpha.len(),
+            self.tokens_per_rank.len(),
+            self.capacity_factor.len(),
+        ]
+    }
+
+    /// Checks the axes.
+    ///
+    /// # Errors
+    /// An empty axis, a count of zero or beyond reason, a number that is negative or not finite.
+    pub fn check(&self) -> Result<()> {
+        let counts = [
+            ("experts", &self.experts),
+            ("top_k", &self.top_k),
+            ("ranks", &self.ranks),
+            ("nodes", &self.nodes),
+            ("tokens_per_rank", &self.tokens_per_rank),
+        ];
+        for (name, values) in counts {
+            if let Some(bad) = values.iter().find(|v| **v == 0 || **v > LARGEST) {
+                return Err(Error::field(name, bad, format!("1..={LARGEST}")));
+            }
+        }
+        if let Some(bad) = self.redundant.iter().find(|v| **v > LARGEST) {
+            return Err(Error::field("redundant", bad, format!("at most {LARGEST}")));
+        }
+        if let Some(bad) = self
+            .alpha
+            .iter()
+            .find(|a| **a != 0.0 && !(1e-3..=1e9).contains(*a))
+        {
+            return Err(Error::field("alpha", bad, "0 (uniform) or in [0.001, 1e9]"));
+        }
+        if let Some(bad) = self
+            .capacity_factor
+            .iter()
+            .find(|c| !(0.0..=1e6).contains(*c))
+        {
+            return Err(Error::field("capacity_factor", bad, "in [0, 1e6]"));
+        }
+        let rows = self.rows();
+        if rows == 0 || rows > MOST_ROWS {
+            return Err(Error::field(
+                "axes",
+                rows,
+                format!("1..={MOST_ROWS} points, no empty axis"),
+            ));
+        }
+        Ok(())
+    }
+
+    fn point(&self, mut row: usize) -> Point {
+        let mut at = [0usize; 8];
+        for (i, n) in self.lengths().iter().enumerate().rev() {
+            at[i] = row % n;
+            row /= n;
+        }
+        Point {
+            experts: self.experts[at[0]],
+            top_k: self.top_k[at[1]],
+            ranks: self.ranks[at[2]],
+            nodes: self.nodes[at[3]],
+            redundant: self.redundant[at[4]],
+            alpha: self.alpha[at[5]],
+            tokens_per_rank: self.tokens_per_rank[at[6]],
+            capacity_factor: self.capacity_factor[at[7]],
+        }
+    }
+
+    /// All points, a table per chunk, in the order of the axes; the same bytes at any thread count.
+    ///
+    /// # Errors
+    /// As [`Axes::check`].
+    pub fn run(&self, threads: usize) -> Result<Vec<Table>> {
+        self.check()?;
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .build()
+            .map_err(|e| Error::field("threads", threads, e.to_string()))?;
+        let rows = self.rows() as usize;
+        Ok(pool.install(|| {
+            let memo = Memo::new(self);
+            (0..rows.div_ceil(CHUNK))
+                .into_par_iter()
+                .map(|c| {
+                    let mut chunk = Chunk::default();
+                    for row in c * CHUNK..rows.min((c + 1) * CHUNK) {
+                        chunk.push(&self.point(row), &memo);
+                    }
+                    chunk.table()
+                })
+                .collect()
+        }))
+    }
+}
+
+/// What few axes decide.
+struct Memo {
+    maxima: BTreeMap<u32, NormalMax>,
+    /// (E, ranks, redundant, alpha bits) → fullest rank of the balanced long-run load.
+    balanced: BTreeMap<(u32, u32, u32, u64), f64>,
+}
+
+impl Memo {
+    fn new(axes: &Axes) -> Self {
+        let bins = axes.experts.iter().chain(&axes.ranks);
+        let maxima = bins.map(|n| (*n, NormalMax::of(*n))).collect();
+        let mut keys = Vec::new();
+        for e in &axes.experts {
+            for r in &axes.ranks {
+                for spare in &axes.redundant {
+                    for alpha in axes.alpha.iter().filter(|a| **a > 0.0) {
+                        keys.push((*e, *r, *spare, alpha.to_bits()));
+                    }
+                }
+            }
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        let balanced = keys
+            .into_par_iter()
+            .map(|k| (k, balanced_skew(k)))
+            .collect();
+        Self { maxima, balanced }
+    }
+}
+
+/// Mean over draws of the fullest rank after balancing, no sampling noise; 1 where the shape is bad.
+fn balanced_skew((experts, ranks, redundant, alpha): (u32, u32, u32, u64)) -> f64 {
+    let shape = Shape {
+        experts,
+        redundant,
+        ranks,
+        nodes: 1,
+        groups: 1,
+    };
+    if shape.check().is_err() {
+        return 1.0;
+    }
+    let sum: f64 = (0..DRAWS)
+        .map(|d| {
+            let shares = draw_dirichlet(
+                f64::from_bits(alpha),
+                experts,
+                1,
+                &mut Pcg64::new(0x0ba1, d),
+            );
+            best(&shares, &shape, &[], false).rank_max_over_mean
+        })
+        .sum();
+    sum / DRAWS as f64
+}
+
+#[derive(Default)]
+struct Chunk {
+    counts: [Vec<u32>; 5],
+    alpha: Vec<f64>,
+    tokens: Vec<u32>,
+    factor: Vec<f64>,
+    status: Vec<u8>,
+    ratios: [Vec<f64>; 6],
+    capacity: Vec<u64>,
+    dropped: Vec<f64>,
+    slots: Vec<u32>,
+}
+
+impl Chunk {
+    fn push(&mut self, p: &Point, memo: &Memo) {
+        for (column, value) in
+            self.counts
+                .iter_mut()
+                .zip([p.experts, p.top_k, p.ranks, p.nodes, p.redundant])
+        {
+            column.push(value);
+        }
+        self.alpha.push(p.alpha);
+        self.tokens.push(p.tokens_per_rank);
+        self.factor.push(p.capacity_factor);
+        let status = status(p);
+        self.status.push(status);
+        let values = if status == 0 {
+            values(p, memo)
+        } else {
+            ([f64::NAN; 6], 0, f64::NAN)
+        };
+        for (column, value) in self.ratios.iter_mut().zip(values.0) {
+            column.push(value);
+        }
+        self.capacity.push(values.1);
+        self.dropped.push(values.2);
+        self.slots.push((p.experts + p.redundant) / p.ranks);
+    }
+
+    fn table(self) -> Table {
+        let mut data: Vec<Data> = self.counts.into_iter().map(Data::U32).collect();
+        data.extend([
+            Data::F64(self.alpha),
+            Data::U32(self.tokens),
+            Data::F64(self.factor),
+            Data::Name {
+                codes: self.status,
+                names: STATUS,
+            },
+        ]);
+        data.extend(self.ratios.into_iter().map(Data::F64));
+        data.extend([
+            Data::U64(self.capacity),
+            Data::F64(self.dropped),
+            Data::U32(self.slots),
+        ]);
+        Table {
+            columns: COLUMNS.to_vec(),
+            data,
+        }
+    }
+}
+
+fn status(p: &Point) -> u8 {
+    let shape = Shape {
+        experts: p.experts,
+        redundant: p.redundant,
+        ranks: p.ranks,
+        nodes: p.nodes,
+        groups: 1,
+    };
+    if p.top_k > p.experts {
+        1
+    } else if p.ranks % p.nodes != 0 {
+        3
+    } else {
+        u8::from(shape.check().is_err()) * 2
+    }
+}
+
+/// Ratios of a point, its capacity and the share dropped.
+fn values(p: &Point, memo: &Memo) -> ([f64; 6], u64, f64) {
+    let routing = if p.alpha > 0.0 {
+        Routing::Dirichlet { alpha: p.alpha }
+    } else {
+        Routing::Uniform
+    };
+    let tokens = f64::from(p.tokens_per_rank);
+    let total = tokens * f64::from(p.ranks);
+    let maximum = |n: u32| {
+        memo.maxima
+            .get(&n)
+            .copied()
+            .unwrap_or_else(|| NormalMax::of(n))
+    };
+    let (ranks, experts) = (maximum(p.ranks), maximum(p.experts));
+    let noise = symmetric(&Routing::Uniform, p.experts, p.top_k, tokens, &ranks);
+    let skew = memo
+        .balanced
+        .get(&(p.experts, p.ranks, p.redundant, p.alpha.to_bits()));
+    let whole = |n: u32| distinct_nodes(u64::from(p.experts), u64::from(p.top_k), u64::from(n));
+    let ratios = [
+        symmetric(
+            &routing,
+            p.experts,
+            p.top_k,
+            total / f64::from(p.experts),
+            &experts,
+        ),
+        symmetric(&routing, p.experts, p.top_k, tokens, &ranks),
+        noise * skew.copied().unwrap_or(1.0),
+        whole(p.ranks),
+        whole(p.nodes),
+        active_experts(u64::from(p.experts), u64::from(p.top_k), total as u64),
+    ];
+    if p.capacity_factor == 0.0 {
+        return (ratios, 0, 0.0);
+    }
+    let (t, k, e) = (
+        u64::from(p.tokens_per_rank),
+        u64::from(p.top_k),
+        u64::from(p.experts),
+    );
+    let capacity = capacity::megatron(t, k, e, p.capacity_factor, 0);
+    let mut bin = rank_bin(
+        &routing,
+        p.experts,
+        p.top_k,
+        tokens / f64::from(p.experts),
+        p.experts,
+    );
+    // One expert's load has the variance of its own, not that of a free bin.
+    bin.variance *= 1.0 - 1.0 / f64::from(p.experts);
+    let dropped = if capacity >= t {
+        0.0
+    } else {
+        excess(bin, capacity as f64) / bin.mean.max(1e-300)
+    };
+    (ratios, capacity, dropped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::moe::monte_carlo::{Batch, Draw};
+
+    fn axes() -> Axes {
+        Axes {
+            experts: vec![64, 256],
+            top_k: vec![1, 8],
+            ranks: vec![8, 48],
+            nodes: vec![1, 4],
+            redundant: vec![0, 32],
+            alpha: vec![0.0, 1.0],
+            tokens_per_rank: vec![64, 4096],
+            capacity_factor: vec![0.0, 1.25],
+        }
+    }
+
+    fn column<'a>(table: &'a Table, name: &str) -> &'a Data {
+        let i = table
+            .columns
+            .iter()
+            .position(|c| c.name == name)
+            .expect("declared");
+        &table.data[i]
+    }
+
+    #[test]
+    fn one_row_a_point_whatever_the_threads() {
+        let a = axes().run(1).unwrap();
+        let b = axes().run(2).unwrap();
+        assert_eq!(a.len(), 1);
+        for (x, y) in a[0].data.iter().zip(&b[0].data) {
+            assert_eq!(format!("{x:?}"), format!("{y:?}")); // NaN rows included
+        }
+        assert_eq!(a[0].data[0].len() as u64, axes().rows());
+        let Data::Name { codes, .. } = column(&a[0], "status") else {
+            panic!("status")
+        };
+        assert!(codes.contains(&0) && codes.contains(&2));
+    }
+
+    #[test]
+    fn dropped_is_the_exact_share() {
+        let grid = Axes {
+            experts: vec![64],
+            top_k: vec![1],
+            ranks: vec![1],
+            nodes: vec![1],
+            redundant: vec![0],
+            alpha: vec![0.0],
+            tokens_per_rank: vec![1024, 4096],
+            capacity_factor: vec![1.0, 1.1, 1.25],
+        };
+        let table = &grid.run(1).unwrap()[0];
+        let Data::F64(dropped) = column(table, "dropped_ratio") else {
+            panic!("dropped")
+        };
+        let Data::U64(capacity) = column(table, "capacity_tokens") else {
+            panic!("capacity")
+        };
+        for (i, t) in [
+            (0, 1024),
+            (1, 1024),
+            (2, 1024),
+            (3, 4096),
+            (4, 4096),
+            (5, 4096),
+        ] {
+            let exact = capacity::dropped_uniform(t, 1, 64, capacity[i]);
+            assert!(
+                (dropped[i] - exact).abs() < 0.02 * exact + 1e-4,
+                "{i}: {} {exact}",
+                dropped[i]
+            );
+        }
+    }
+
+    #[test]
+    fn balanced_skew_times_noise_is_what_draws_give() {
+        // Shares drawn, balanced with 32 spare slots, then routed: within 2 % of the closed form.
+        let shape = Shape {
+            experts: 256,
+            redundant: 32,
+            ranks: 32,
+            nodes: 1,
+            groups: 1,
+        };
+        let mut sum = 0.0;
+        let trials = 12;
+        for d in 0..trials {
+            let shares = draw_dirichlet(1.0, 256, 8, &mut Pcg64::new(99, d));
+            let placement = best(&shares, &shape, &[], false)
+                .placement
+                .physical_to_logical;
+            let batch = Batch {
+                routing: Routing::Counts {
+                    layers: vec![shares],
+                },
+                experts: 256,
+                top_k: 8,
+                tokens: 128 * 32,
+                ranks: 32,
+                nodes: 1,
+                group_limit: None,
+                placement,
+                capacity: None,
+            };
+            let draw = Draw {
+                trials: 20,
+                seed: d,
+                threads: 1,
+            };
+            sum += batch.simulate(&draw).unwrap().rank_max_over_mean.mean;
+        }
+        let drawn = sum / trials as f64;
+        let skew = balanced_skew((256, 32, 32, 1.0f64.to_bits()));
+        let closed = skew * symmetric(&Routing::Uniform, 256, 8, 128.0, &NormalMax::of(32));
+        assert!((closed / drawn - 1.0).abs() < 0.02, "{closed} {drawn}");
+    }
+
+    #[test]
+    fn axes_that_make_no_sense() {
+        assert!(
+            Axes {
+                experts: Vec::new(),
+                ..axes()
+            }
+            .run(1)
+            .is_err()
+        );
+        assert!(
+            Axes {
+                ranks: vec![0],
+                ..axes()
+            }
+            .run(1)
+            .is_err()
+        );
+        assert!(
+            Axes {
+                alpha: vec![-1.0],
+                ..axes()
+            }
+            .run(1)
+            .is_err()
+        );
+        assert!(
+            Axes {
+                capacity_factor: vec![f64::NAN],
+                ..axes()
+            }
+            .run(1)
+            .is_err()
+        );
+    }
+}
