@@ -139,7 +139,7 @@ def write(batches: Iterable[Any], path: str | os.PathLike[str], *, field: str = 
 @contextmanager
 def _beside(target: Path) -> Iterator[Path]:
     """Make a temporary file in the folder of the target, and remove it unless it was renamed."""
-    handle, name = tempfile.mkstemp(prefix=f".{target.name[:64]}.", dir=target.parent or ".")
+    handle, name = tempfile.mkstemp(prefix=f".{target.name[:64]}.", dir=target.parent)
     os.close(handle)
     temporary = Path(name)
     try:

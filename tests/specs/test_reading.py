@@ -167,8 +167,13 @@ def test_a_device_without_curves_says_how_to_borrow_them() -> None:
             '--recompute-layers = "2": means something only with recompute block',
         ),
         (
-            {"gpus": "64", "framework_version": "0.20"},
-            '--framework-version = "0.20": a version needs a framework',
+            {"gpus": "64", "framework_version": "megatron-20"},
+            '--framework-version = "megatron-20": is not a known generation',
+        ),
+        (
+            {"gpus": "64", "framework": "torchtitan", "framework_version": "megatron-2021"},
+            '--framework-version = "megatron-2021": is a generation of megatron-lm, '
+            "not of torchtitan",
         ),
         (
             {"gpus": "64", "workload__precision": "nvfp4"},

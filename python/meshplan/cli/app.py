@@ -17,6 +17,11 @@ INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells expect it: 128 + SIGINT."""
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "sweep": ("meshplan.cli.sweep", "Find the best layouts of a training job."),
+    "evaluate": ("meshplan.cli.evaluate", "Estimate one layout, every term."),
+    "explain": ("meshplan.cli.explain", "Say why a layout costs what it costs."),
+    "clusters": ("meshplan.cli.clusters", "Built-in clusters, and the facts of any cluster."),
+    "columns": ("meshplan.cli.columns", "Columns of the table of layouts."),
     "calc": ("meshplan.cli.calc", "The formulas that engineers quote, as calculators."),
     "kv": ("meshplan.cli.kv", "KV cache: capacity, block size, prefix hits, scheduling, transfer."),
     "moe": ("meshplan.cli.moe", "MoE routing: loads, hot ranks, expert placement, dispatch."),

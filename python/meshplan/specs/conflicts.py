@@ -8,6 +8,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from meshplan.specs.fields import Bounds
+from meshplan.specs.software import load_software
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -148,10 +149,15 @@ def _sharing(plan: Plan) -> Iterator[Conflict]:
 
 
 def _framework(plan: Plan) -> Iterator[Conflict]:
-    if plan.framework_version is not None and plan.framework == "generic":
-        rule = "a version needs a framework"
-        hint = "add framework megatron, torchtitan or deepspeed"
-        yield Conflict(("framework_version",), plan.framework_version, rule, hint)
+    """A generation of another framework."""
+    version, framework = plan.framework_version, plan.framework
+    if version is None or framework == "generic":
+        return
+    known = load_software(framework, version).frameworks
+    if not any(name.startswith(framework) for name in known):
+        rule = f"is a generation of {known[0]}, not of {framework}"
+        hint = "drop it for the newest generation, or change framework"
+        yield Conflict(("framework_version",), version, rule, hint)
 
 
 def _precision(plan: Plan) -> Iterator[Conflict]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from meshplan.specs.base import Spec
 from meshplan.specs.cluster import Cluster
 from meshplan.specs.fields import Count, Switch
 from meshplan.specs.space import Space
+from meshplan.specs.toml import Path
 from meshplan.specs.training import Training
 
 DEFAULT_MODEL = "llama-3.1-70b"
@@ -43,3 +44,10 @@ class Plan(Spec):
     """Evaluate every feasible layout instead of skipping what bounds rule out."""
     output: str | None = None
     """File for all evaluated layouts: ``.parquet``, ``.csv`` or ``.arrow``."""
+
+    _origins: dict[Path, str] = PrivateAttr(default_factory=dict)
+
+    @property
+    def origins(self) -> dict[Path, str]:
+        """Where values came from, for complaints that are made later."""
+        return self._origins

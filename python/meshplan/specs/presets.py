@@ -9,13 +9,14 @@ validation, so that a wrong override is reported where it was written.
 from __future__ import annotations
 
 import functools
+import tomllib
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from meshplan.errors import InputError
 from meshplan.specs import overlay
 from meshplan.specs.base import problem_at, suggest
-from meshplan.specs.toml import Path, parse
+from meshplan.specs.toml import Path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +38,7 @@ def _read() -> dict[str, dict[str, dict[str, Any]]]:
     folder = resources.files("meshplan").joinpath("presets")
     merged: dict[str, Any] = {}
     for name in FILES:
-        _deepen(merged, parse(folder.joinpath(name).read_text("utf-8"))[0])
+        _deepen(merged, tomllib.loads(folder.joinpath(name).read_text("utf-8")))
     fabrics = merged["fabrics"]
     for name, table in fabrics.items():
         if "base" in table:

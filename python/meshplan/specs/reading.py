@@ -14,6 +14,8 @@ from meshplan.specs.base import Spec, build, problem_at, suggest
 from meshplan.specs.cluster import Cluster
 from meshplan.specs.conflicts import conflicts
 from meshplan.specs.plan import DEFAULT_CLUSTER, Plan
+from meshplan.specs.software import NEWEST, load_software
+from meshplan.specs.software import names as software_names
 from meshplan.specs.toml import Path, TomlSyntaxError, parse
 
 MAX_BYTES = 1 << 20
@@ -76,6 +78,7 @@ def read_toml(path: str | os.PathLike[str]) -> Draft:
 def read_plan(
     config: str | os.PathLike[str] | None = None,
     given: Mapping[Path, tuple[Any, str]] | None = None,
+    axes: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Plan from a file and from flags or arguments, which override the file.
 
@@ -85,6 +88,8 @@ def read_plan(
         Path of a ``plan.toml``.
     given
         Path of a value → the value and its origin (a flag such as ``--tp``).
+    axes
+        Values of axes that neither the file nor `given` mentions.
 
     Raises
     ------
@@ -96,8 +101,12 @@ def read_plan(
         _relative_to(draft, FilePath(config).parent)
     for path, (value, origin) in (given or {}).items():
         draft.put(path, value, origin)
+    if isinstance(draft.data.get("space", {}), dict):
+        draft.data["space"] = {**(axes or {}), **draft.data.get("space", {})}
     read_cluster(draft)
+    _generation(draft)
     plan = build(Plan, draft.data, draft.origins)
+    plan.origins.update(draft.origins)
     problems = [problem_at(c.path, c.value, c.rule, c.hint, draft.origins) for c in conflicts(plan)]
     if problems:
         raise InputError.all_of(problems)
@@ -112,6 +121,24 @@ def _relative_to(draft: Draft, folder: FilePath) -> None:
             beside = folder / value
             if ("/" in value or value.endswith((".toml", ".json"))) and beside.exists():
                 draft.data[key] = str(beside)
+
+
+def _generation(draft: Draft) -> None:
+    """Lay the workload over the defaults of the framework generation."""
+    framework = draft.data.get("framework", "generic")
+    version = draft.data.get("framework_version")
+    given = draft.data.get("workload", {})
+    if framework not in NEWEST or not isinstance(given, dict):
+        return
+    if version is not None and version not in software_names():
+        rule, hint = "is not a known generation", suggest(str(version), software_names())
+        problem = problem_at(("framework_version",), version, rule, hint, draft.origins)
+        raise InputError.all_of([problem])
+    defaults = load_software(framework, version).workload
+    overlap = given.get("overlap", {})
+    if isinstance(overlap, dict):
+        overlap = {**defaults.get("overlap", {}), **overlap}
+    draft.data["workload"] = {**defaults, **given, "overlap": overlap}
 
 
 def read_cluster(draft: Draft) -> None:

@@ -35,18 +35,18 @@ pub struct Stated {
     pub vpp: u32,
     /// Sequences in a micro-batch.
     pub micro_batch: u32,
-    /// Sequence parallelism.
-    pub sequence_parallel: bool,
+    /// Sequence parallelism; open: on where tp > 1.
+    pub sequence_parallel: Option<bool>,
     /// What is recomputed.
     pub recompute: Recompute,
     /// Layers per stage of block recomputation; open: half a stage's.
     pub recompute_layers: Option<u32>,
-    /// What is sharded.
-    pub sharding: Sharding,
+    /// What is sharded; open: ZeRO-1 where there is a data-parallel group.
+    pub sharding: Option<Sharding>,
     /// Ranks in an HSDP shard group; open: the data-parallel ranks of one domain.
     pub shard_group: Option<u32>,
-    /// Pipeline schedule.
-    pub schedule: Schedule,
+    /// Pipeline schedule; open: interleaved where vpp > 1, else 1F1B.
+    pub schedule: Option<Schedule>,
 }
 
 /// A job and one layout of it.
@@ -97,16 +97,18 @@ impl Stated {
     pub fn layout(&self, facts: &Facts) -> Layout {
         let inner = u64::from(self.tp) * u64::from(self.cp) * u64::from(self.pp);
         let rest = u32::try_from(facts.world / inner.max(1)).unwrap_or(u32::MAX);
+        let dp = self.dp.unwrap_or(rest.max(1));
+        let (sharded, chunked) = (dp > 1 || self.cp > 1, self.vpp > 1);
         let mut layout = Layout {
             tp: self.tp,
             cp: self.cp,
             ep: self.ep,
             etp: self.etp,
             pp: self.pp,
-            dp: self.dp.unwrap_or(rest.max(1)),
+            dp,
             vpp: self.vpp,
             micro_batch: self.micro_batch,
-            sequence_parallel: self.sequence_parallel,
+            sequence_parallel: self.sequence_parallel.unwrap_or(self.tp > 1),
             recompute: self.recompute,
             recompute_layers: recompute_layers(
                 facts,
@@ -114,11 +116,19 @@ impl Stated {
                 self.recompute_layers,
                 self.pp,
             ),
-            sharding: self.sharding,
+            sharding: self.sharding.unwrap_or(if sharded {
+                Sharding::Zero1
+            } else {
+                Sharding::None
+            }),
             shard_group: 1,
-            schedule: self.schedule,
+            schedule: self.schedule.unwrap_or(if chunked {
+                Schedule::Interleaved
+            } else {
+                Schedule::OneFOneB
+            }),
         };
-        layout.shard_group = shard_group(facts, self.sharding, self.shard_group, &layout);
+        layout.shard_group = shard_group(facts, layout.sharding, self.shard_group, &layout);
         layout
     }
 }

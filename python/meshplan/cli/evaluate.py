@@ -1,0 +1,43 @@
+"""``planner evaluate``: one layout, every term."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+
+from meshplan.api import judge
+from meshplan.cli.asking import read
+from meshplan.cli.flags import AXES, JOB, JSON, Given, takes
+from meshplan.request import EVALUATED
+
+app = typer.Typer()
+
+
+@app.command()
+@takes(*JOB, *AXES, JSON)
+def evaluate(given: Given) -> None:
+    """Estimate one layout, every term.
+
+    Axes that are not given are 1; the sharding is zero1, nothing is recomputed, dp is what the
+    other degrees leave.
+    """
+    told = judge(*read(given, EVALUATED))
+    if "json" in given:
+        print(json.dumps(told.row.to_dict(), indent=2))
+    elif told.refusal:
+        from meshplan.report.console import show
+
+        show(f"{told.row!r}")
+    else:
+        from meshplan.report.console import show
+        from meshplan.report.layout import heading, terms
+        from meshplan.report.terms import MEMORY, STEP
+
+        row = told.row
+        show(
+            heading(row),
+            terms("Step time", row, "step_time_s", STEP),
+            terms("Memory of the fullest rank", row, "peak_memory_bytes", MEMORY),
+        )
+    told.check()

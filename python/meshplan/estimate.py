@@ -1,0 +1,121 @@
+"""One layout, estimated: every term, its groups and its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from meshplan.errors import Infeasible
+from meshplan.report.values import LAYOUT, phrase, value
+
+
+class Estimate(Mapping[str, Any]):
+    """One row of the table of layouts, readable by key and by attribute.
+
+    Examples
+    --------
+    >>> row = Estimate({"tp": 8, "step_time_s": 5.25})
+    >>> row.tp, row["step_time_s"]
+    (8, 5.25)
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._values[name]
+        except KeyError:
+            raise AttributeError(f"no column {name!r}") from None
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._values]
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """The columns that say which layout this is."""
+        return {name: self._values[name] for name in LAYOUT}
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the layout obeys every rule and fits."""
+        return bool(self._values["status"] == "ok")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Values by column; what is unknown is None, so that the result is valid JSON."""
+        return {name: None if item != item else item for name, item in self._values.items()}
+
+    def __repr__(self) -> str:
+        if "step_time_s" not in self._values:
+            return f"Estimate({self._values!r})"
+        if self._values["step_time_s"] is None:
+            return f"<{phrase(self)}: {self._values['status']}>"
+        shown = ("step_time_s", "tokens_per_s_per_gpu", "mfu_ratio", "peak_memory_bytes")
+        step, rate, mfu, memory = (value(name, self._values[name]) for name in shown)
+        status = "" if self.feasible else f", {self._values['status']}"
+        return f"<{phrase(self)}: {step}, {rate} tokens/s/GPU, MFU {mfu}, {memory}{status}>"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What is to be said of one layout.
+
+    Attributes
+    ----------
+    row
+        Every term; only layout and status where a rule is broken.
+    refusal
+        The rule that the layout breaks (``rule``, ``status``, ``text``), if any.
+    groups
+        Rank groups: ``name``, ``ranks``, ``stride``, ``per_domain``, ``links``.
+    stages
+        Pipeline stages with their layers, times and memory.
+    """
+
+    row: Estimate
+    refusal: Mapping[str, str] | None
+    groups: tuple[Mapping[str, Any], ...]
+    stages: tuple[Mapping[str, Any], ...]
+
+    @classmethod
+    def of(cls, answer: Mapping[str, Any], columns: list[str]) -> Explanation:
+        """Explanation of a core's answer."""
+        told = answer["explanation"]
+        if told is None:
+            refusal = answer["refusal"]
+            known = {**answer["layout"], "status": refusal["status"]}
+            row = {name: known.get(name) for name in columns}
+            return cls(Estimate(row), refusal, (), ())
+        row = told["row"]
+        return cls(Estimate(row), None, tuple(told["groups"]), tuple(told["stages"]))
+
+    def check(self) -> None:
+        """Raise `Infeasible`, with the reason, unless the layout obeys every rule and fits."""
+        if self.refusal:
+            rule = f"{self.refusal['status']}: {self.refusal['text']}"
+            raise Infeasible(f"the layout is not feasible: {rule}", hint="see planner explain")
+        if not self.row.feasible:
+            missing = value("headroom_bytes", -self.row["headroom_bytes"])
+            hint = "recompute, shard or split more, or take a smaller micro-batch"
+            raise Infeasible(f"the layout does not fit: {missing} too much memory", hint=hint)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain values."""
+        return {
+            "row": self.row.to_dict(),
+            "refusal": dict(self.refusal) if self.refusal else None,
+            "groups": [dict(group) for group in self.groups],
+            "stages": [dict(stage) for stage in self.stages],
+        }

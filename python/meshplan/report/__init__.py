@@ -1,0 +1,1 @@
+"""What people read: tables of layouts, terms and reasons, printed with Rich."""

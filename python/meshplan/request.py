@@ -1,0 +1,105 @@
+"""From a plan to the canonical JSON that crosses to the core."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from meshplan.errors import InputError
+from meshplan.specs.base import problem_at
+from meshplan.specs.software import load_software
+
+if TYPE_CHECKING:
+    from meshplan.hf import ModelSpec
+    from meshplan.specs.plan import Plan
+    from meshplan.specs.toml import Path
+
+EVALUATED: dict[str, Any] = {
+    **dict.fromkeys(("tp", "cp", "ep", "etp", "pp", "vpp", "micro_batch"), 1),
+    "recompute": "none",
+}
+"""What one layout is taken to be where nothing is said: no parallelism but data parallelism, and
+nothing recomputed. Sequence parallelism follows tp, the schedule follows vpp, and ZeRO-1 shards
+over a data-parallel group of more than one rank."""
+
+
+def job(plan: Plan, model: ModelSpec) -> dict[str, Any]:
+    """Model, cluster, workload and software of a plan, in canonical form.
+
+    Raises
+    ------
+    InputError
+        When the space asks for what the model does not have.
+    """
+    _fits(plan, model)
+    software = load_software(plan.framework, plan.framework_version)
+    return {
+        "model": model.canonical,
+        "cluster": plan.cluster.canonical(),
+        "training": plan.workload.canonical(plan.cluster.device.training_kernels),
+        "software": {"name": software.name, **software.costs},
+        "framework": plan.framework,
+        "gpus": plan.gpus,
+    }
+
+
+def question(plan: Plan, model: ModelSpec) -> str:
+    """Question about the one layout that a plan pins down, as canonical JSON.
+
+    Raises
+    ------
+    InputError
+        When an axis has several values.
+    """
+    return json.dumps({**job(plan, model), "layout": stated(plan)})
+
+
+def search(plan: Plan, model: ModelSpec) -> str:
+    """Search over the space of a plan, as canonical JSON."""
+    return json.dumps({**job(plan, model), "space": plan.space.canonical()})
+
+
+def stated(plan: Plan) -> dict[str, Any]:
+    """Layout that a plan pins down.
+
+    Raises
+    ------
+    InputError
+        When an axis has several values.
+    """
+    space, problems = plan.space, []
+    layout: dict[str, Any] = {}
+    for axis in type(space).model_fields:
+        layout[axis] = space.pinned(axis)
+        if layout[axis] is None and getattr(space, axis) is not None:
+            rule = "must be one value: one layout is evaluated"
+            hint = "pin it, or use planner sweep"
+            problems.append(problem_at(("space", axis), "several values", rule, hint, plan.origins))
+    if problems:
+        raise InputError.all_of(problems)
+    return layout
+
+
+def notes(plan: Plan, model: ModelSpec) -> list[str]:
+    """What a reader should know about how the input was understood, a sentence each."""
+    said = [f"{model.name}: {text}" for text in model.assumptions]
+    longest = model.canonical.get("max_positions")
+    if longest is not None and plan.workload.seq_len > longest:
+        said.append(f"seq_len {plan.workload.seq_len} is beyond the model's {longest} positions")
+    return said
+
+
+def _fits(plan: Plan, model: ModelSpec) -> None:
+    """Refuse expert parallelism of a model without experts."""
+    kinds = model.canonical["kinds"]
+    if any((kind["feed_forward"] or {}).get("kind") == "moe" for kind in kinds):
+        return
+    problems = []
+    for axis in ("ep", "etp"):
+        values = getattr(plan.space, axis)
+        if values is not None and values[0] > 1:
+            path: Path = ("space", axis)
+            rule = f"{model.name} has no experts"
+            problems.append(problem_at(path, values[0], rule, f"drop {axis}", plan.origins))
+    if problems:
+        raise InputError.all_of(problems)
