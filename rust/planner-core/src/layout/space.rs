@@ -81,6 +81,12 @@ impl Micro {
 }
 
 impl Prefix {
+    /// Places of every micro-batch with every sequence parallelism, in layout order.
+    pub fn pairs(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let sequences = self.sequence.len();
+        (0..self.micro.len()).flat_map(move |m| (0..sequences).map(move |s| (m, s)))
+    }
+
     /// Layouts per plan of one micro-batch: sequence · recompute · sharding.
     #[must_use]
     pub const fn per_plan(&self) -> u64 {

@@ -125,6 +125,8 @@ pub struct Best {
     pub over_memory: u64,
     /// The estimated layout that needs least memory.
     pub leanest: Option<Found>,
+    /// The first layout whose estimate is not a number: an input of the estimate is not one.
+    pub broken: Option<u64>,
     pareto: bool,
 }
 
@@ -138,6 +140,7 @@ impl Best {
             evaluated: 0,
             over_memory: 0,
             leanest: None,
+            broken: None,
             pareto: options.pareto,
         }
     }
@@ -168,6 +171,11 @@ impl Best {
         }
     }
 
+    /// Note a layout whose estimate is not a number.
+    pub fn note_broken(&mut self, id: u64) {
+        self.broken = Some(self.broken.map_or(id, |known| known.min(id)));
+    }
+
     /// Both parts together.
     #[must_use]
     pub fn merge(mut self, other: Self) -> Self {
@@ -179,6 +187,9 @@ impl Best {
         }
         if let Some(found) = other.leanest {
             self.offer_lean(found);
+        }
+        if let Some(id) = other.broken {
+            self.note_broken(id);
         }
         self.evaluated += other.evaluated;
         self.over_memory += other.over_memory;

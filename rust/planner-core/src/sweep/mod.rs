@@ -113,7 +113,8 @@ impl Job {
     /// Find the best layouts.
     ///
     /// # Errors
-    /// [`Error::Interrupted`] when `control` says stop.
+    /// [`Error::Interrupted`] when `control` says stop; a field error when an estimate is not a
+    /// number.
     pub fn run(&self, options: &Options, control: &Control) -> Result<Outcome> {
         let best = with_pool(options.threads, || {
             if options.exhaustive {
@@ -121,13 +122,23 @@ impl Job {
             }
             let best = prune::run(self, options, control)?;
             // Nothing fits: say what comes nearest, which only a full look can.
-            if best.top.is_empty() {
+            if best.top.is_empty() && best.broken.is_none() {
                 self.exhaust(options, control)
             } else {
                 Ok(best)
             }
         })??;
-        Ok(self.outcome(best))
+        match best
+            .broken
+            .and_then(|id| self.index.layout(&self.space, id))
+        {
+            Some(layout) => Err(Error::field(
+                "estimate",
+                "NaN",
+                format!("a number of cluster, workload or software is out of range: {layout:?}"),
+            )),
+            None => Ok(self.outcome(best)),
+        }
     }
 
     fn exhaust(&self, options: &Options, control: &Control) -> Result<Best> {

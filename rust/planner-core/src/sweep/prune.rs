@@ -10,11 +10,12 @@
 use rayon::prelude::*;
 
 use crate::error::Result;
+use crate::layout::space::Group;
 use crate::training::bound::Freedom;
 
 use super::best::Best;
 use super::control::Control;
-use super::scan::{Cell, Layers, Scan, Scratch};
+use super::scan::{Cell, Layers, PrefixWork, Scan, Scratch};
 use super::{Job, Options};
 
 /// Cells of the first round; later rounds double up to [`LAST_ROUND`].
@@ -47,20 +48,37 @@ impl Candidate {
     }
 }
 
+/// A group with its costs, kept from the first pass for the second.
+struct Costed<'a> {
+    layers: Layers<'a>,
+    prefixes: Vec<PrefixWork<'a>>,
+    cells: Vec<Candidate>,
+    over_memory: u64,
+    broken: Option<u64>,
+}
+
 /// Find the best layouts of a job.
 ///
 /// # Errors
 /// [`crate::error::Error::Interrupted`] when `control` says stop.
 pub fn run(job: &Job, options: &Options, control: &Control) -> Result<Best> {
     let scan = Scan::new(job);
-    let (mut cells, over_memory) = candidates(job, &scan, control)?;
+    let groups = job.index.groups.par_iter().enumerate().with_max_len(1);
+    let groups: Vec<Costed<'_>> = groups
+        .map(|(number, group)| cost(job, &scan, number, group, control))
+        .collect::<Result<_>>()?;
+    let mut cells: Vec<Candidate> = groups.iter().flat_map(|g| &g.cells).copied().collect();
     cells.par_sort_unstable_by(|a, b| {
         a.step_s
             .total_cmp(&b.step_s)
             .then_with(|| a.place().cmp(&b.place()))
     });
     let mut best = Best::new(options);
-    best.over_memory = over_memory;
+    best.over_memory = groups.iter().map(|g| g.over_memory).sum();
+    groups
+        .iter()
+        .filter_map(|g| g.broken)
+        .for_each(|id| best.note_broken(id));
     let (mut round, mut rest) = (FIRST_ROUND, &cells[..]);
     while !rest.is_empty() {
         let (now, later) = rest.split_at(round.min(rest.len()));
@@ -79,7 +97,13 @@ pub fn run(job: &Job, options: &Options, control: &Control) -> Result<Best> {
         let found = wanted.par_iter().with_max_len(4).fold(
             || (Best::new(options), Scratch::default()),
             |(mut found, mut scratch), c| {
-                look(job, &scan, c, &mut found, &mut scratch);
+                look(
+                    &scan,
+                    &groups[c.group as usize],
+                    c,
+                    &mut found,
+                    &mut scratch,
+                );
                 (found, scratch)
             },
         );
@@ -96,48 +120,53 @@ fn layouts(cells: &[Candidate]) -> u64 {
     cells.iter().map(|c| u64::from(c.layouts)).sum()
 }
 
-/// Every cell that may fit in memory, with its bounds; and how many layouts the others hold.
-fn candidates(job: &Job, scan: &Scan<'_>, control: &Control) -> Result<(Vec<Candidate>, u64)> {
+/// Costs of a group, and bounds of its cells that may fit in memory.
+fn cost<'a>(
+    job: &'a Job,
+    scan: &'a Scan<'a>,
+    number: usize,
+    group: &'a Group,
+    control: &Control,
+) -> Result<Costed<'a>> {
     let est = &job.estimator;
-    let groups = job.index.groups.par_iter().enumerate().with_max_len(1);
-    let parts: Vec<(Vec<Candidate>, u64)> = groups
-        .map(|(number, group)| {
-            let (mut cells, mut out) = (Vec::new(), 0);
-            let mut layers = Layers::new(est, group);
-            for (i, prefix) in group.prefixes.iter().enumerate() {
-                let work = scan.prefix(number, i);
-                for micro in 0..prefix.micro.len() {
-                    for sequence in 0..prefix.sequence.len() {
-                        layers.fill(prefix.micro[micro].micro_batch, prefix.sequence[sequence]);
-                        for (slot, cell) in (0..).zip(scan.cells(&work, &layers, micro, sequence)) {
-                            let (step_s, allocated) = bound(job, &cell);
-                            if !est.fits(allocated) {
-                                out += cell.size();
-                                continue;
-                            }
-                            cells.push(Candidate {
-                                step_s,
-                                peak_bytes: est.peak_bytes(allocated),
-                                layouts: cell.size() as u32,
-                                group: number as u32,
-                                prefix: i as u32,
-                                micro: micro as u8,
-                                sequence: sequence as u8,
-                                slot,
-                            });
-                        }
-                    }
+    let mut layers = Layers::new(est, group);
+    let (mut prefixes, mut cells, mut over_memory) = (Vec::new(), Vec::new(), 0);
+    let mut broken = None;
+    for (i, prefix) in group.prefixes.iter().enumerate() {
+        let work = scan.prefix(number, i);
+        for (micro, sequence) in prefix.pairs() {
+            layers.fill(prefix.micro[micro].micro_batch, prefix.sequence[sequence]);
+            for (slot, cell) in (0..).zip(scan.cells(&work, &layers, micro, sequence)) {
+                let (step_s, allocated) = bound(job, &cell);
+                if (step_s + allocated).is_nan() {
+                    broken = broken.or(Some(cell.first));
                 }
+                if !est.fits(allocated) {
+                    over_memory += cell.size();
+                    continue;
+                }
+                cells.push(Candidate {
+                    step_s,
+                    peak_bytes: est.peak_bytes(allocated),
+                    layouts: cell.size() as u32,
+                    group: number as u32,
+                    prefix: i as u32,
+                    micro: micro as u8,
+                    sequence: sequence as u8,
+                    slot,
+                });
             }
-            control.advance(out)?;
-            Ok((cells, out))
-        })
-        .collect::<Result<_>>()?;
-    let out = parts.iter().map(|(_, out)| out).sum();
-    Ok((
-        parts.into_iter().flat_map(|(cells, _)| cells).collect(),
-        out,
-    ))
+        }
+        prefixes.push(work);
+    }
+    control.advance(over_memory)?;
+    Ok(Costed {
+        layers,
+        prefixes,
+        cells,
+        over_memory,
+        broken,
+    })
 }
 
 /// Least step time and allocated bytes of a cell.
@@ -155,18 +184,17 @@ pub(super) fn bound(job: &Job, cell: &Cell<'_>) -> (f64, f64) {
 }
 
 /// Look at every layout of a cell.
-fn look(job: &Job, scan: &Scan<'_>, c: &Candidate, best: &mut Best, scratch: &mut Scratch) {
-    let (group, prefix) = (c.group as usize, c.prefix as usize);
-    let work = scan.prefix(group, prefix);
-    let group = &job.index.groups[group];
-    let prefix = &group.prefixes[prefix];
+fn look(
+    scan: &Scan<'_>,
+    group: &Costed<'_>,
+    c: &Candidate,
+    best: &mut Best,
+    scratch: &mut Scratch,
+) {
+    let work = &group.prefixes[c.prefix as usize];
     let (micro, sequence) = (usize::from(c.micro), usize::from(c.sequence));
-    let mut layers = Layers::new(&job.estimator, group);
-    layers.fill(prefix.micro[micro].micro_batch, prefix.sequence[sequence]);
-    if let Some(cell) = scan
-        .cells(&work, &layers, micro, sequence)
-        .nth(usize::from(c.slot))
-    {
+    let mut cells = scan.cells(work, &group.layers, micro, sequence);
+    if let Some(cell) = cells.nth(usize::from(c.slot)) {
         scan.cell(&cell, best, scratch);
     }
 }

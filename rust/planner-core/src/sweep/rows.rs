@@ -7,13 +7,14 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use crate::error::Result;
-use crate::layout::{Layout, Status};
+use crate::layout::{Layout, Recompute, Status};
 use crate::table::Table;
-use crate::training::block::Block;
+use crate::training::Estimator;
+use crate::training::block::{Block, ScheduleTerms};
 use crate::training::row::{Row, Rows};
 
 use super::control::Control;
-use super::scan::{Cell, Layers, PrefixWork, Scan};
+use super::scan::{Cell, Layers, Scan};
 use super::{Job, pool};
 
 /// Rows at which a table is closed.
@@ -92,7 +93,10 @@ impl Tables {
 }
 
 fn table(job: &Job, scan: &Scan<'_>, run: &Run, fitting: bool, control: &Control) -> Result<Table> {
-    let mut out = Rows::default();
+    let sizes = run
+        .iter()
+        .map(|&(g, p)| job.index.groups[g].prefixes[p].size());
+    let mut out = Rows::with_capacity(sizes.sum::<u64>() as usize);
     let mut writer = Writer::default();
     for same_group in run.chunk_by(|a, b| a.0 == b.0) {
         let number = same_group[0].0;
@@ -101,19 +105,10 @@ fn table(job: &Job, scan: &Scan<'_>, run: &Run, fitting: bool, control: &Control
         for &(_, i) in same_group {
             let prefix = &group.prefixes[i];
             let work = scan.prefix(number, i);
-            for micro in 0..prefix.micro.len() {
-                for sequence in 0..prefix.sequence.len() {
-                    layers.fill(prefix.micro[micro].micro_batch, prefix.sequence[sequence]);
-                    writer.write(
-                        job,
-                        scan,
-                        &work,
-                        &layers,
-                        (micro, sequence),
-                        fitting,
-                        &mut out,
-                    );
-                }
+            for (micro, sequence) in prefix.pairs() {
+                layers.fill(prefix.micro[micro].micro_batch, prefix.sequence[sequence]);
+                let cells: Vec<_> = scan.cells(&work, &layers, micro, sequence).collect();
+                writer.write(&job.estimator, &cells, fitting, &mut out);
             }
             control.advance(prefix.size())?;
         }
@@ -126,61 +121,33 @@ fn table(job: &Job, scan: &Scan<'_>, run: &Run, fitting: bool, control: &Control
 struct Writer {
     block: Block,
     rows: Vec<Row>,
+    scheduled: Vec<ScheduleTerms>,
 }
 
 impl Writer {
     /// Rows of one micro-batch and sequence parallelism, in layout order.
-    fn write(
-        &mut self,
-        job: &Job,
-        scan: &Scan<'_>,
-        work: &PrefixWork<'_>,
-        layers: &Layers<'_>,
-        (micro, sequence): (usize, usize),
-        fitting: bool,
-        out: &mut Rows,
-    ) {
-        let est = &job.estimator;
-        let cells: Vec<_> = scan.cells(work, layers, micro, sequence).collect();
+    fn write(&mut self, est: &Estimator, cells: &[Cell<'_>], fitting: bool, out: &mut Rows) {
         let Some(first) = cells.first() else { return };
         let sums: Vec<_> = cells
             .iter()
             .map(|c| est.stage_sums(c.costs, c.slot.plan))
             .collect();
         for &recompute in &first.prefix.recompute {
-            self.rows.clear();
             for (cell, sums) in cells.iter().zip(&sums) {
                 est.fill_block(&mut self.block, cell.costs, cell.slot.plan, sums, recompute);
                 self.block.message_s = cell.message_s;
-                self.block_rows(job, cell, recompute);
-            }
-            if cells.len() > 1 {
-                // Cells alternate in layout order: by plan, then sharding.
-                let candidates = &job.space.candidates.plan;
-                let shardings = &first.prefix.sharding;
-                self.rows.sort_by_cached_key(|row| {
-                    let plan = candidates
-                        .iter()
-                        .position(|&p| p == (row.schedule, row.vpp));
-                    let kind = (row.sharding, row.shard_group);
-                    (plan, shardings.iter().position(|&s| s == kind))
-                });
+                self.block_rows(est, cell, recompute);
             }
             if fitting {
                 self.rows.retain(|row| row.status == Status::Ok);
             }
             out.extend(&self.rows);
+            self.rows.clear();
         }
     }
 
-    /// Rows of one block.
-    fn block_rows(
-        &mut self,
-        job: &Job,
-        cell: &Cell<'_>,
-        recompute: (crate::layout::Recompute, u32),
-    ) {
-        let est = &job.estimator;
+    /// Rows of one block, each at its place: by plan of the micro-batch, then sharding.
+    fn block_rows(&mut self, est: &Estimator, cell: &Cell<'_>, recompute: (Recompute, u32)) {
         let (recompute, recompute_layers) = recompute;
         let layout = Layout {
             recompute,
@@ -188,18 +155,40 @@ impl Writer {
             ..cell.base
         };
         let shared = est.block_row(cell.costs, cell.slot.plan, &self.block, &layout, cell.m);
-        for &(_, schedule) in &cell.schedules {
-            for (&(sharding, shard_group), group) in
-                cell.prefix.sharding.iter().zip(&cell.slot.groups)
-            {
+        let shardings = &cell.prefix.sharding;
+        // The first cell fills every place; the others overwrite their own.
+        let first = self.rows.is_empty();
+        let places = cell.plan_count as usize * shardings.len();
+        self.rows.resize(places, *shared.row());
+        let scheduled = cell
+            .schedules
+            .iter()
+            .map(|&(_, s)| self.block.schedule_terms(est, s, cell.m));
+        self.scheduled.clear();
+        self.scheduled.extend(scheduled);
+        for (i, (&(sharding, shard_group), group)) in
+            shardings.iter().zip(&cell.slot.groups).enumerate()
+        {
+            let grouped = self.block.group_terms(est, group, cell.m);
+            for (&(plan, schedule), scheduled) in cell.schedules.iter().zip(&self.scheduled) {
                 let layout = Layout {
                     schedule,
                     sharding,
                     shard_group,
                     ..layout
                 };
-                self.rows
-                    .push(est.finish_row(&shared, &self.block, group, &layout));
+                let row = &mut self.rows[plan as usize * shardings.len() + i];
+                if !first {
+                    *row = *shared.row();
+                }
+                est.finish_row(
+                    &shared,
+                    &self.block,
+                    group,
+                    (scheduled, &grouped),
+                    &layout,
+                    row,
+                );
             }
         }
     }

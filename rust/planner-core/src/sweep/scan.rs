@@ -70,7 +70,8 @@ pub struct Cell<'a> {
     pub message_s: f64,
     /// Schedules, each with its place among the plans of the micro-batch.
     pub schedules: Vec<(u64, Schedule)>,
-    first: u64,
+    /// Number of the first layout.
+    pub first: u64,
     /// Plans of the micro-batch, those of other cells included.
     pub plan_count: u64,
 }
@@ -201,12 +202,10 @@ impl<'a> Scan<'a> {
         let mut layers = Layers::new(&self.job.estimator, group);
         for (i, prefix) in group.prefixes.iter().enumerate() {
             let work = self.prefix(number, i);
-            for micro in 0..prefix.micro.len() {
-                for sequence in 0..prefix.sequence.len() {
-                    layers.fill(prefix.micro[micro].micro_batch, prefix.sequence[sequence]);
-                    for cell in self.cells(&work, &layers, micro, sequence) {
-                        self.cell(&cell, best, scratch);
-                    }
+            for (micro, sequence) in prefix.pairs() {
+                layers.fill(prefix.micro[micro].micro_batch, prefix.sequence[sequence]);
+                for cell in self.cells(&work, &layers, micro, sequence) {
+                    self.cell(&cell, best, scratch);
                 }
             }
             control.advance(prefix.size())?;
@@ -372,10 +371,11 @@ impl Scratch {
 
     /// Hand the keys of a block on, unless none of them can be wanted.
     fn keep(&self, est: &Estimator, cell: &Cell<'_>, recompute: u64, best: &mut Best) {
-        let (mut over, mut least) = (0, f64::INFINITY);
+        let (mut over, mut least, mut sum) = (0, f64::INFINITY, 0.0);
         let (mut step_s, mut allocated) = (f64::INFINITY, f64::INFINITY);
         for &(step, bytes) in &self.keys {
             least = least.min(bytes);
+            sum += step + bytes;
             if est.fits(bytes) {
                 step_s = step_s.min(step);
                 allocated = allocated.min(bytes);
@@ -385,6 +385,10 @@ impl Scratch {
         }
         best.evaluated += self.keys.len() as u64 - over;
         best.over_memory += over;
+        if f64::is_nan(sum) {
+            best.note_broken(cell.first);
+            return;
+        }
         let wanted = step_s < f64::INFINITY && best.wants(step_s, est.peak_bytes(allocated));
         let lean = best
             .leanest

@@ -344,3 +344,19 @@ fn assert_same(part: &crate::table::Data, whole: &crate::table::Data, start: usi
         _ => panic!("columns of different types"),
     }
 }
+
+#[test]
+fn an_estimate_that_is_not_a_number_is_an_error() {
+    for exhaustive in [true, false] {
+        let mut job = small_moe(4);
+        job.estimator.software.step_s = f64::NAN;
+        let found = job.run(
+            &Options {
+                exhaustive,
+                ..Options::default()
+            },
+            &Control::default(),
+        );
+        assert!(matches!(found, Err(Error::Field { field, .. }) if field == "estimate"));
+    }
+}

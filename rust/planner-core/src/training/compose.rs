@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::layout::{Layout, Recompute, Status};
 
 use super::Estimator;
-use super::block::Block;
+use super::block::{Block, GroupTerms, ScheduleTerms};
 use super::group::{Grid, GroupCosts};
 use super::layer::{LayerCosts, LayerKey};
 use super::row::Row;
@@ -16,9 +16,21 @@ use super::sums::{recomputed, stage_terms, units};
 pub struct BlockRow {
     row: Row,
     m: f64,
+    tokens: f64,
     model_flops: f64,
-    hardware_flops: f64,
-    peak_flops: f64,
+    /// FLOPs over the peak of a GPU, s: what the model needs, and with recomputation.
+    model_share: f64,
+    hardware_share: f64,
+    /// Price of a million tokens for each second that a step takes.
+    price_per_s: f64,
+}
+
+impl BlockRow {
+    /// The row so far: what the layouts of the block share.
+    #[must_use]
+    pub const fn row(&self) -> &Row {
+        &self.row
+    }
 }
 
 impl Estimator {
@@ -53,12 +65,12 @@ impl Estimator {
         let group = self.group_costs(grid, &plan, l.sharding, l.shard_group);
         let stride = self.stage_stride(grid);
         let block = self.block(&costs, &plan, l.recompute, l.recompute_layers, stride);
-        Ok(self.finish_row(
-            &self.block_row(&costs, &plan, &block, l, m),
-            &block,
-            &group,
-            l,
-        ))
+        let shared = self.block_row(&costs, &plan, &block, l, m);
+        let scheduled = block.schedule_terms(self, l.schedule, m);
+        let grouped = block.group_terms(self, &group, m);
+        let mut row = *shared.row();
+        self.finish_row(&shared, &block, &group, (&scheduled, &grouped), l, &mut row);
+        Ok(row)
     }
 
     /// What the rows of a block share; schedule and sharding of `l` are not looked at.
@@ -128,66 +140,67 @@ impl Estimator {
             hfu_ratio: 0.0,
             cost_per_million_tokens: 0.0,
         };
-        let peak_flops = self
+        let peak = self
             .peak_flops(self.training.param_dtype)
             .unwrap_or(f64::NAN);
+        let tokens = (self.training.global_batch * self.training.seq_len) as f64;
+        let price = self.cluster.price_per_gpu_hour.unwrap_or(f64::NAN);
         BlockRow {
             row,
             m,
+            tokens,
             model_flops,
-            hardware_flops,
-            peak_flops,
+            model_share: model_flops / peak,
+            hardware_share: hardware_flops / peak,
+            price_per_s: price * self.gpus as f64 / 3600.0 / tokens * 1e6,
         }
     }
 
-    /// The row of a layout of a block.
-    #[must_use]
+    /// The row of a layout of a block, into a row that already holds what the block shares.
     pub fn finish_row(
         &self,
         shared: &BlockRow,
         block: &Block,
         group: &GroupCosts,
+        (scheduled, grouped): (&ScheduleTerms, &GroupTerms),
         l: &Layout,
-    ) -> Row {
-        let m = shared.m;
-        let scheduled = block.schedule_terms(self, l.schedule, m);
-        let grouped = block.group_terms(self, group, m);
-        let (allocated, fullest) = block.allocated(self, l.schedule, group, m);
-        let fits = self.fits(allocated);
+        row: &mut Row,
+    ) {
+        let (allocated, fullest) = block.allocated(self, l.schedule, group, shared.m);
         let time = scheduled.total() + grouped.total();
         let (fullest, fixed) = (&block.stages[fullest], &group.memory[fullest]);
-        let tokens = (self.training.global_batch * self.training.seq_len) as f64;
-        let gpus = self.gpus as f64;
-        let price = self.cluster.price_per_gpu_hour.unwrap_or(f64::NAN);
+        let bytes = block.stage_bytes(fullest, l.schedule, shared.m);
+        let per_gpu = 1.0 / (time * self.gpus as f64);
         let capacity = self.cluster.device.memory_bytes;
-        Row {
-            sharding: l.sharding,
-            shard_group: l.shard_group,
-            schedule: l.schedule,
-            status: if fits { Status::Ok } else { Status::Memory },
-            step_time_s: time,
-            pp_comm_s: scheduled.pp,
-            bubble_s: scheduled.bubble,
-            dp_comm_s: grouped.dp,
-            optimizer_s: grouped.optimizer,
-            step_overhead_s: grouped.fixed,
-            straggler_s: grouped.straggler,
-            peak_memory_bytes: self.peak_bytes(allocated),
-            weights_bytes: fixed.weights,
-            gradients_bytes: fixed.gradients,
-            optimizer_bytes: fixed.optimizer,
-            activations_bytes: block.stage_bytes(fullest, l.schedule, m) - fullest.logits_bytes,
-            logits_bytes: fullest.logits_bytes,
-            fragmentation_bytes: self.fragmentation_bytes(allocated),
-            headroom_bytes: capacity - self.software.context_bytes - allocated,
-            tokens_per_s: tokens / time,
-            tokens_per_s_per_gpu: tokens / time / gpus,
-            model_flops_per_s_per_gpu: shared.model_flops / time / gpus,
-            mfu_ratio: shared.model_flops / time / gpus / shared.peak_flops,
-            hfu_ratio: shared.hardware_flops / time / gpus / shared.peak_flops,
-            cost_per_million_tokens: price * gpus / 3600.0 * time / tokens * 1e6,
-            ..shared.row.clone()
-        }
+        row.sharding = l.sharding;
+        row.shard_group = l.shard_group;
+        row.schedule = l.schedule;
+        row.status = if self.fits(allocated) {
+            Status::Ok
+        } else {
+            Status::Memory
+        };
+        row.step_time_s = time;
+        row.pp_comm_s = scheduled.pp;
+        row.bubble_s = scheduled.bubble;
+        row.dp_comm_s = grouped.dp;
+        row.optimizer_s = grouped.optimizer;
+        row.step_overhead_s = grouped.fixed;
+        row.straggler_s = grouped.straggler;
+        row.peak_memory_bytes = self.peak_bytes(allocated);
+        row.weights_bytes = fixed.weights;
+        row.gradients_bytes = fixed.gradients;
+        row.optimizer_bytes = fixed.optimizer;
+        row.activations_bytes = bytes - fullest.logits_bytes;
+        row.logits_bytes = fullest.logits_bytes;
+        row.fragmentation_bytes = self.fragmentation_bytes(allocated);
+        row.headroom_bytes = capacity - self.software.context_bytes - allocated;
+        row.tokens_per_s = shared.tokens / time;
+        row.tokens_per_s_per_gpu = shared.tokens * per_gpu;
+        row.model_flops_per_s_per_gpu = shared.model_flops * per_gpu;
+        row.mfu_ratio = shared.model_share * per_gpu;
+        row.hfu_ratio = shared.hardware_share * per_gpu;
+        row.cost_per_million_tokens = shared.price_per_s * time;
     }
 
     fn check(&self, l: &Layout) -> Result<()> {

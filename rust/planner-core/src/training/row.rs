@@ -43,7 +43,7 @@ name_cell!(Sharding, Recompute, Schedule, Status);
 macro_rules! columns {
     ($($name:ident : $ty:ty, $unit:literal, $doc:literal;)+) => {
         /// One layout, estimated.
-        #[derive(Clone, Debug, PartialEq, Serialize)]
+        #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
         pub struct Row { $(#[doc = $doc] pub $name: $ty),+ }
 
         /// Declaration of every column, in order.
@@ -54,6 +54,11 @@ macro_rules! columns {
         pub struct Rows { $($name: Vec<$ty>),+ }
 
         impl Rows {
+            /// Room for so many rows.
+            #[must_use]
+            pub fn with_capacity(rows: usize) -> Self {
+                Self { $($name: Vec::with_capacity(rows)),+ }
+            }
             /// Appends a row.
             pub fn push(&mut self, row: &Row) { $(self.$name.push(row.$name);)+ }
             /// Appends rows, a column at a time.
