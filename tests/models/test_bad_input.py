@@ -105,6 +105,8 @@ def test_sizes_that_only_together_are_absurd() -> None:
         ("[1, 2]", "must be a JSON object at the top"),
         ("null", "must be a JSON object at the top"),
         ("[" * 100_000, "must nest at most 64 levels"),
+        ("[" * 2_100_000, "must nest at most 64 levels"),
+        ("[" + "[]," * 1_000_001 + "1]", "must hold at most 1000000 arrays"),
         ('{"a":' * 5_000, "must nest at most 64 levels"),
         ('{"hidden_size": ' + "9" * 10_000 + "}", "at most 4300 digits"),
     ],

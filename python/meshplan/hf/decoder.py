@@ -65,8 +65,8 @@ TRAITS: dict[str, Traits] = {
     "yi": Traits(),
     "qwen2": Traits(qkv_bias=True, o_bias=False),
     "qwen2_moe": Traits(qkv_bias="qkv_bias", o_bias=False, moe=MoeTraits(shared_gate=True)),
-    "qwen3": Traits(qk_norm="head"),
-    "qwen3_moe": Traits(qk_norm="head", moe=QWEN),
+    "qwen3": Traits(qk_norm="head", qk_norm_field="use_qk_norm"),
+    "qwen3_moe": Traits(qk_norm="head", qk_norm_field="use_qk_norm", moe=QWEN),
     "mimo": Traits(qkv_bias="attention_bias", o_bias=False),
     "gemma": Traits(tied=True),
     "gemma2": Traits(norms=4, tied=True, pattern=2),
@@ -80,7 +80,7 @@ TRAITS: dict[str, Traits] = {
         mlp_bias=True,
         head_bias=True,
     ),
-    "phi3": Traits(qkv_bias=False, o_bias=False, mlp_bias=False, windowed=True),
+    "phi3": Traits(windowed=True, head_bias="lm_head_bias"),
     "phimoe": Traits(norm="layer", head_bias="lm_head_bias", windowed=True, moe=MIXTRAL),
     "cohere": Traits(norm="rms", norms=1, qk_norm="each", qk_norm_field="use_qk_norm", tied=True),
     "cohere2": Traits(norm="rms", norms=1, tied=True, pattern=4),
@@ -137,6 +137,8 @@ DEFAULT_TRUE = (
     "gpt_oss:attention_bias",
     "qwen2_moe:qkv_bias",
     "minimax_m2:use_qk_norm",
+    "qwen3:use_qk_norm",
+    "qwen3_moe:use_qk_norm",
 )
 """Fields of :data:`TRAITS` that are true where a config of the family does not give them."""
 

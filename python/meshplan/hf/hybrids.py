@@ -327,6 +327,7 @@ def _step_gate(f: Fields) -> bool:
             return True
         if value is not None:
             return f.flag(name)
+    f.ignore("gating", "use_head_wise_attn_gate")
     f.assume("gating is not given: each head has a scalar gate, as in the published Step models")
     return True
 

@@ -8,7 +8,7 @@ from meshplan.hf import blocks, parts
 from meshplan.hf.decoder import mtp_projection
 from meshplan.hf.deepseek import mla
 from meshplan.hf.draft import Draft
-from meshplan.hf.fields import MAX_HEADS, MAX_LAYERS
+from meshplan.hf.fields import MAX_HEADS, MAX_LAYERS, MAX_POSITIONS
 from meshplan.hf.parts import MoeTraits
 
 if TYPE_CHECKING:
@@ -65,13 +65,16 @@ def read(f: Fields, family: str) -> Draft:
         for index, part in enumerate(feed)
     ]
     heads = f.whole("num_nextn_predict_layers", low=0, high=64, default=0)
+    longest = parts.max_positions(f)
+    if longest is None and f.has("model_max_length"):
+        longest = f.whole("model_max_length", high=MAX_POSITIONS)
     return Draft(
         width,
         vocab,
         layers,
         final_norm=width,
         tied=f.flag("tie_word_embeddings", default=False),
-        max_positions=parts.max_positions(f) or f.whole("model_max_length", default=1, high=2**31),
+        max_positions=longest,
         mtp=[(layers[-1], mtp_projection(width))] * heads,
     )
 

@@ -67,10 +67,24 @@ IRRELEVANT: Final = frozenset(_ANY_FAMILY.split())
 
 FAMILY: Final[dict[str, frozenset[str]]] = {
     # One layer in each module, and all layers of one kind of attention.
-    "minimax_m2": frozenset({"mtp_transformer_layers", "attn_type_list", "intermediate_size_mlp"}),
-    "qwen2": frozenset({"max_window_layers"}),
-    "mpt": frozenset({"learned_pos_emb"}),
-}
+    "minimax_m2": frozenset({"mtp_transformer_layers", "attn_type_list", "shared_moe_mode"}),
+    "bloom": frozenset({"skip_bias_add", "skip_bias_add_qkv", "offset_alibi"}),
+    "dbrx": frozenset({"ffn_act_fn"}),
+    "grok-1": frozenset({"max_attn_value"}),
+    "phi3": frozenset({"full_attn_mod", "interpolate_factor"}),
+    "cohere2": frozenset(
+        {
+            "order_of_interleaved_layers", "use_embedding_sharing", "use_gated_activation",
+            "use_parallel_block", "use_parallel_embedding",
+        }
+    ),
+    "step3p7": frozenset(
+        {
+            "att_impl_type", "use_qk_norm", "use_rope_layers", "moe_router_activation",
+            "zero_centered", "partial_rotary_factors", "yarn_only_types",
+        }
+    ),
+}  # fmt: skip
 """Fields without an effect in one family only."""
 
 _GENERATION: Final = """

@@ -66,7 +66,7 @@ def max_positions(f: Fields) -> int | None:
     if not f.has(*names):
         f.ignore(*names)
         return None
-    return f.whole(*names, high=MAX_POSITIONS)
+    return f.whole(f.first(*names), high=MAX_POSITIONS)
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,11 @@ def heads(f: Fields, width: int) -> Heads:
     names = ("num_attention_heads", "n_head", "n_heads")
     q = f.whole(*names, high=MAX_HEADS)
     name = f.first(*names)
-    kv = f.whole("num_key_value_heads", "num_kv_heads", high=MAX_HEADS, default=q)
+    kv_names = ("num_key_value_heads", "num_kv_heads", "num_attention_groups")
+    kv = f.whole(*kv_names, high=MAX_HEADS, default=q)
     f.rule(
         q % kv == 0,
-        f.first("num_key_value_heads", "num_kv_heads"),
+        f.first(*kv_names),
         f"must divide {name} = {q}",
         hint="each key/value head serves the same number of query heads",
         of=name,
@@ -161,14 +162,16 @@ def windows(f: Fields, count: int, *, pattern: int = 0, always: bool = False) ->
     tokens = f.whole("sliding_window", "sliding_window_size", high=MAX_POSITIONS, default=0, low=0)
     use = f.flag("use_sliding_window", default=always or pattern > 0 or kinds is not None)
     f.ignore("max_window_layers")
-    given = f.data.get("sliding_window_pattern", f.data.get("_sliding_window_pattern"))
-    f.ignore("sliding_window_pattern", "_sliding_window_pattern")
-    if isinstance(given, int) and given > 0:
-        pattern = given
+    named = f.first("sliding_window_pattern", "_sliding_window_pattern", "layer_switch")
+    if isinstance(f.data.get(named), int):
+        pattern = f.whole(named, high=MAX_LAYERS, default=pattern)
+    elif f.has(named):
+        f.rule(kinds is not None, named, "must be a whole number, or layer_types be given")
     chunk = f.whole("attention_chunk_size", high=MAX_POSITIONS, low=0, default=0)
+    longest = max_positions(f)
     if kinds is not None:
         return [_span(f, kind, tokens, chunk) for kind in kinds]
-    if not use or tokens == 0:
+    if not use or tokens == 0 or (longest is not None and tokens >= longest):
         return [blocks.FULL] * count
     if pattern:
         return [

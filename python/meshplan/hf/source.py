@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Mapping
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +18,17 @@ MAX_BYTES: Final = 50_000_000
 """Largest ``config.json`` that is read; real ones have a few kilobytes."""
 MAX_DEPTH: Final = 64
 """Deepest nesting of a ``config.json`` that is read."""
+MAX_BRACKETS: Final = 2_000_000
+"""Most brackets in a ``config.json`` that is read."""
 CONFIG: Final = "config.json"
+STRING: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+"""A JSON string, or what is left of one; never tried twice at one place."""
+OTHERS: Final = re.compile(r"[^][{}]+")
+"""What is no bracket."""
+STEP: Final = {"[": 1, "{": 1, "]": -1, "}": -1}
+"""Bracket → change of depth."""
+CHUNK: Final = 2**16
+"""Brackets looked at together."""
 
 
 def load(source: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
@@ -57,6 +69,13 @@ def _name(path: Path) -> str:
     return file.stem or "model"
 
 
+def _shown(path: Path) -> str:
+    try:
+        return str(_file(path))
+    except (OSError, ValueError):
+        return str(path)[:60]
+
+
 def _read(path: Path) -> bytes:
     """Read a regular file of bounded size."""
     try:
@@ -80,7 +99,7 @@ def _read(path: Path) -> bytes:
         raise InputError(
             f"cannot be read: {reason.lower()}",
             field="model",
-            value=str(path),
+            value=_shown(path),
             hint="give a config.json, a folder that holds one, or a name that `planner models` "
             "lists",
         ) from None
@@ -96,7 +115,15 @@ def parse(data: bytes, where: str) -> Mapping[str, Any]:
         raise InputError(
             f"must be UTF-8 text; byte {error.start} is not", field="model", value=where
         ) from None
-    if _depth(text) > MAX_DEPTH:
+    brackets = OTHERS.sub("", STRING.sub("", text))
+    if len(brackets) > MAX_BRACKETS and not _too_deep(brackets[:MAX_BRACKETS]):
+        raise InputError(
+            f"must hold at most {MAX_BRACKETS // 2} arrays and objects",
+            field="model",
+            value=where,
+            hint="a config.json has a few dozen; is this another kind of file?",
+        )
+    if _too_deep(brackets):
         raise InputError(f"must nest at most {MAX_DEPTH} levels deep", field="model", value=where)
     try:
         value = json.loads(text)
@@ -117,25 +144,13 @@ def parse(data: bytes, where: str) -> Mapping[str, Any]:
     return value
 
 
-def _depth(text: str) -> int:
-    """Deepest nesting of brackets outside strings."""
-    depth = deepest = 0
-    quoted = escaped = False
-    for letter in text:
-        if quoted:
-            if escaped:
-                escaped = False
-            elif letter == "\\":
-                escaped = True
-            elif letter == '"':
-                quoted = False
-        elif letter == '"':
-            quoted = True
-        elif letter in "[{":
-            depth += 1
-            deepest = max(deepest, depth)
-            if deepest > MAX_DEPTH:
-                break
-        elif letter in "]}":
-            depth -= 1
-    return deepest
+def _too_deep(brackets: str) -> bool:
+    """Say whether brackets nest too deep; linear in their number."""
+    depth = 0
+    for start in range(0, len(brackets), CHUNK):
+        steps = map(STEP.__getitem__, brackets[start : start + CHUNK])
+        depths = list(accumulate(steps, initial=depth))
+        if max(depths) > MAX_DEPTH:
+            return True
+        depth = depths[-1]
+    return False
