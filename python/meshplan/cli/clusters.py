@@ -14,7 +14,7 @@ from meshplan.specs.reading import load_cluster
 if TYPE_CHECKING:
     from meshplan.specs.cluster import Cluster
 
-app = typer.Typer(help="Built-in clusters, and the facts of any cluster.")
+app = typer.Typer(help="Built-in clusters, and the facts of any cluster.", add_completion=False)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

@@ -9,7 +9,7 @@ import typer
 import meshplan._core as _core
 from meshplan.cli.flags import JSON, Given, takes
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()

@@ -11,7 +11,7 @@ from meshplan.cli.asking import read
 from meshplan.cli.flags import AXES, JOB, JSON, Given, takes
 from meshplan.request import EVALUATED
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()

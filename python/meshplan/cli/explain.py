@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from meshplan.alternatives import Change
     from meshplan.estimate import Explanation
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()

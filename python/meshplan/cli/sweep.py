@@ -13,7 +13,7 @@ from meshplan.cli.asking import command, read
 from meshplan.cli.flags import AXES, JOB, SEARCH, Given, takes
 from meshplan.errors import Infeasible
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @contextmanager

@@ -125,7 +125,7 @@ def _relative_to(draft: Draft, folder: FilePath) -> None:
 
 def _generation(draft: Draft) -> None:
     """Lay the workload over the defaults of the framework generation."""
-    framework = draft.data.get("framework", "generic")
+    framework = str(draft.data.get("framework", "generic"))
     version = draft.data.get("framework_version")
     given = draft.data.get("workload", {})
     if framework not in NEWEST or not isinstance(given, dict):
