@@ -136,6 +136,28 @@ def write(batches: Iterable[Any], path: str | os.PathLike[str], *, field: str = 
     return rows
 
 
+def write_text(path: str | os.PathLike[str], text: str, *, field: str) -> None:
+    """Write a small text file, whole or not at all.
+
+    Raises
+    ------
+    InputError
+        When it cannot be written; nothing is left behind.
+    """
+    target = Path(path)
+    try:
+        with _beside(target) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(target)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"cannot be written: {_reason(error)}",
+            field=field,
+            value=f'"{path}"',
+            hint="choose another folder",
+        ) from None
+
+
 @contextmanager
 def _beside(target: Path) -> Iterator[Path]:
     """Make a temporary file in the folder of the target, and remove it unless it was renamed."""

@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sweep": ("meshplan.cli.sweep", "Find the best layouts of a training job."),
     "evaluate": ("meshplan.cli.evaluate", "Estimate one layout, every term."),
     "explain": ("meshplan.cli.explain", "Say why a layout costs what it costs."),
+    "export": ("meshplan.cli.export", "Write launch arguments for a training framework."),
     "clusters": ("meshplan.cli.clusters", "Built-in clusters, and the facts of any cluster."),
     "columns": ("meshplan.cli.columns", "Columns of the table of layouts."),
     "calc": ("meshplan.cli.calc", "The formulas that engineers quote, as calculators."),
