@@ -76,9 +76,13 @@ class Problem:
         Interpreted runs.
     only
         Runs to fit to (all that measured something unless given).
+    boost
+        Runs that count like a whole source each: the user's own.
     """
 
-    def __init__(self, batch: Batch, only: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, batch: Batch, only: Sequence[int] | None = None, boost: Sequence[int] = ()
+    ) -> None:
         self.batch = batch
         self.parameters = list(overlay.parameters())
         self.base_clusters = [json.loads(recorded.cluster_json(r)) for r in batch.clusters]
@@ -86,18 +90,19 @@ class Problem:
         self.seen = [o for i in runs for o in _observations(i, batch.runs[i].row)]
         self.only = sorted({o.run for o in self.seen})
         self.logs_measured = np.log([o.measured for o in self.seen])
-        self.weights = self._weights()
+        self.weights = self._weights(set(boost))
         self.groups = self._groups()
         self.moved = [self._moved(p) for p in self.parameters]
 
-    def _weights(self) -> Array:
+    def _weights(self, boost: set[int]) -> Array:
         keys = [(self.batch.runs[o.run].row["source"], o.memory) for o in self.seen]
         count = {key: keys.count(key) for key in set(keys)}
         trust = [self.batch.runs[o.run].row["trust"] for o in self.seen]
         return np.array(
             [
-                (1.0 if grade in "AB" else 0.3) * count[key] ** -0.325
-                for grade, key in zip(trust, keys, strict=True)
+                (1.0 if grade in "AB" else 0.3)
+                * (1.0 if seen.run in boost else count[key] ** -0.325)
+                for seen, grade, key in zip(self.seen, trust, keys, strict=True)
             ]
         )
 

@@ -330,19 +330,28 @@ class _Row:
         if "vpp" in open_axes:
             vpp = [v for v in range(1, 13) if pp > 1 or v == 1]
             vpp = [v for v in vpp if v == 1 or any((chunks + k) % (pp * v) == 0 for k in (0, 2))]
-        recompute = [self.row["recompute"]]
+        recompute = [(self.row["recompute"], 0)]
         if "recompute" in open_axes:
-            recompute = ["none", "selective", "full"]
-        if recompute[0] not in ("none", "selective", "block", "full"):
+            deepest = -(-chunks // pp)
+            blocks = sorted({-(-deepest * quarter // 4) for quarter in (1, 2, 3)})
+            recompute = [("none", 0), ("selective", 0), *(("block", n) for n in blocks)]
+            recompute.append(("full", 0))
+        if recompute[0][0] not in ("none", "selective", "block", "full"):
             self.problem("recompute", "must be none, selective, block, full or unknown")
         found = [
-            self.layout(tp, pp, cp, dp, b, v, r) for r in recompute for v in vpp for b in micro
+            self.layout((tp, pp, cp, dp), b, v, r) for r in recompute for v in vpp for b in micro
         ]
         return found, [f"{axis}: the planner's own best" for axis in open_axes]
 
     def layout(
-        self, tp: int, pp: int, cp: int, dp: int, micro: int, vpp: int, recompute: str
+        self,
+        degrees: tuple[int, int, int, int],
+        micro: int,
+        vpp: int,
+        recompute: tuple[str, int],
     ) -> dict[str, Any]:
+        """Layout of given (tp, pp, cp, dp), micro-batch, chunks and (recompute, layers)."""
+        tp, pp, cp, dp = degrees
         sharding = {"fsdp": "zero3"}.get(self.row["sharding"], self.row["sharding"])
         group = self.whole("shard_group", dp * cp)
         if sharding == "zero3" and group < dp * cp:
@@ -361,8 +370,8 @@ class _Row:
             "vpp": vpp if pp > 1 else 1,
             "micro_batch": micro,
             "sequence_parallel": tp > 1 if scattered is None else scattered,
-            "recompute": recompute,
-            "recompute_layers": 0,
+            "recompute": recompute[0],
+            "recompute_layers": recompute[1],
             "sharding": sharding,
             "shard_group": 1 if sharding == "none" else group,
             "schedule": schedule,
