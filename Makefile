@@ -13,7 +13,7 @@ RUST_SOURCES := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name 'C
 
 .DEFAULT_GOAL := help
 .PHONY: help setup sweep test test-rust test-python test-slow conformance lint format types docs \
-        rustdoc bench wheel lock clean
+        readme rustdoc bench wheel lock clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "%-14s%s\n", $$1, $$2}'
@@ -56,6 +56,9 @@ types: setup  ## Type-check, and hold the stubs to the compiled core
 
 docs: $(VENV)/dev  ## Build the documentation site into site/
 	NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
+
+readme: setup  ## Renew the outputs that README.md shows
+	python tests/refresh_readme.py
 
 rustdoc:  ## Build the documentation of the Rust crates; warnings are errors
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from conftest import REPO
+from refresh_readme import SHOWN
 
 PAGES = sorted([*REPO.glob("*.md"), *REPO.glob("docs/**/*.md"), *REPO.glob("benches/*.md")])
 EXAMPLES = sorted(REPO.glob("examples/*.py"))
@@ -72,3 +73,19 @@ def test_examples_run(example: Path, tmp_path: Path) -> None:
     done = run([sys.executable, str(example)], tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+def test_readme_shows_what_the_commands_print() -> None:
+    shown = SHOWN.findall((REPO / "README.md").read_text(encoding="utf-8"))
+    assert shown
+    for _, command, old, _ in shown:
+        new = run(["bash", "-c", command], REPO).stdout
+        # Figures move with the model; the shape of the output does not.
+        assert [words(line) for line in old.splitlines()[:6]] == [
+            words(line) for line in new.splitlines()[:6]
+        ], "make readme"
+
+
+def words(line: str) -> list[str]:
+    """Words of a line of output, figures and units apart."""
+    return re.findall(r"[a-z/-]{3,}", line)
