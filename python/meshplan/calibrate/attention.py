@@ -30,6 +30,7 @@ PREFILL = (
     Parameter("seq_half", 100.0, 0.2, 6000.0),
     Parameter("dim_half", 10.0, 0.02, 400.0),
     Parameter("tail", 1.0, 1e-3, 5.0),
+    Parameter("tile_s", 1e-6, 1e-9, 1e-4),
     Parameter("memory_efficiency", 0.8, 0.05, 2.0),
     Parameter("base_s", 8e-6, 1e-6, 1e-3),
 )
@@ -37,6 +38,8 @@ DECODE = (
     Parameter("memory_efficiency", 0.8, 0.05, 2.0),
     Parameter("compute_efficiency", 0.3, 1e-3, 5.0),
     Parameter("head_s", 1e-6, 1e-9, 1e-4),
+    Parameter("query_head_s", 1e-8, 1e-12, 1e-5),
+    Parameter("serial", 0.03, 1e-5, 5.0),
     Parameter("ramp_s", 1e-6, 1e-9, 1e-4),
     Parameter("base_s", 8e-6, 1e-7, 1e-3),
 )
@@ -112,11 +115,13 @@ def predict_prefill(curve: dict[str, float], s: Shapes, peaks: Peaks) -> Array:
     every = 2.0 * width * s.batch * s.heads * pairs / rate
     longest = 2.0 * width * 128.0 * (s.keys + curve["seq_half"]) * peaks.sms / rate
     tail = curve["tail"] * longest
+    tiles = s.batch * s.heads * np.ceil(s.queries / 128.0)
+    turns = tiles * curve["tile_s"] / peaks.sms
     rows = MLA_LATENT * s.heads if s.latent else s.kv_heads * width
     token = rows * (2.0 + s.kv_bytes)
     moved = s.batch * s.queries * s.heads * width * 2.0 + s.batch * s.keys * token
     stream = moved / (curve["memory_efficiency"] * peaks.memory_bytes_per_s)
-    times: Array = curve["base_s"] + np.sqrt(every**2 + tail**2 + stream**2)
+    times: Array = curve["base_s"] + np.sqrt(every**2 + tail**2 + turns**2 + stream**2)
     return times
 
 
@@ -130,9 +135,12 @@ def predict_decode(curve: dict[str, float], s: Shapes, peaks: Peaks) -> Array:
     memory = memory / (curve["memory_efficiency"] * peaks.memory_bytes_per_s)
     compute = s.batch * s.heads * s.keys * pair
     compute = compute / (curve["compute_efficiency"] * peaks.flops["bf16"])
-    core = np.sqrt(memory**2 + compute**2)
-    work = s.batch * s.kv_heads * curve["head_s"] / peaks.sms
-    times: Array = curve["base_s"] + work + (np.sqrt(curve["ramp_s"]) + np.sqrt(core)) ** 2
+    turns = s.kv_heads * curve["head_s"] + s.heads * curve["query_head_s"]
+    turns = s.batch * turns / peaks.sms
+    alone = s.keys * token * s.kv_bytes / s.kv_heads
+    serial = curve["serial"] * alone * peaks.sms / peaks.memory_bytes_per_s
+    core = np.sqrt(memory**2 + compute**2 + turns**2 + serial**2)
+    times: Array = curve["base_s"] + (np.sqrt(curve["ramp_s"]) + np.sqrt(core)) ** 2
     return times
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from meshplan.cli.validate import collectives, training
+from meshplan.cli.validate import collectives, kernels, training
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -12,6 +12,7 @@ app = typer.Typer(
     help="Predictions held against measurements.",
 )
 collectives.add_to(app)
+kernels.add_to(app)
 training.add_to(app)
 
 

@@ -31,9 +31,7 @@ def training(
     source: Annotated[
         list[str] | None, typer.Option("--source", help="Only rows of this source (repeatable).")
     ] = None,
-    trust: Annotated[
-        str, typer.Option("--trust", help="Grades that count in the figures.")
-    ] = "AB",
+    trust: Annotated[str, typer.Option("--trust", help="Grades that count in the figures.")] = "AB",
     output_file: Annotated[
         Path | None,
         typer.Option("--output", help="Write every prediction (.csv, .parquet, .arrow)."),

@@ -139,6 +139,8 @@ pub struct PrefillCurve {
     pub dim_half: f64,
     /// Time of the longest query tile over that of an even share of the device.
     pub tail: f64,
+    /// Fixed time of one tile of queries on one SM, s.
+    pub tile_s: f64,
     /// Rate with fp8 operands over the rate with bf16 ones.
     pub fp8_ratio: f64,
     /// Share of HBM bandwidth reached on queries, keys, values and outputs.
@@ -157,6 +159,11 @@ pub struct DecodeCurve {
     pub compute_efficiency: f64,
     /// Time of one (sequence, KV head) on one SM, s.
     pub head_s: f64,
+    /// Time of one (sequence, query head) on one SM, s.
+    pub query_head_s: f64,
+    /// Time of one (sequence, KV head) that streams alone, over that of a fair share of HBM times
+    /// the number of SMs: how little a kernel splits a long sequence.
+    pub serial: f64,
     /// Time to fill the memory pipeline, s.
     pub ramp_s: f64,
     /// Fixed time of a kernel, s.

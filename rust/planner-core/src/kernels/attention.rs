@@ -1,12 +1,16 @@
 //! Attention kernels: prefill (compute) and decode (keys and values from memory).
 //!
 //! ```text
-//! prefill  t = t0 + √(tc² + tl² + tm²)
+//! prefill  t = t0 + √(tc² + tl² + tt² + tm²)
 //!          tc = 2(dq + dv)·b·h·(P + s·c/2) / R        all pairs, c extra keys a query
 //!          tl = tail·SMs·256(dq + dv)·(keys + c) / R  the longest tile of 128 queries
+//!          tt = b·h·⌈queries/128⌉·τt/SMs              tiles that take turns on the SMs
 //!          R  = eff·peak·(dq + dv)/(dq + dv + 2·d0), × fp8 ratio with fp8 operands
 //!          tm = (queries and outputs in 16 bits, keys and values read and written) / (fb·HBM)
-//! decode   t = t0 + b·n·τ/SMs + (√r + √w)²,  w = √((KV bytes/(fb·HBM))² + (FLOP/(ec·peak))²)
+//! decode   t = t0 + (√r + √w)²,  w = √(wm² + wc² + wh² + ws²)
+//!          wm = KV bytes / (fb·HBM),  wc = FLOP / (ec·peak)
+//!          wh = b·(n·τ + h·τq) / SMs              heads that take turns on the SMs
+//!          ws = serial·SMs·(KV bytes of one sequence and head)/HBM   one that is not split
 //! ```
 //!
 //! b sequences, h query heads, n KV heads, P query–key pairs of a head, dq and dv widths of keys and
@@ -14,7 +18,7 @@
 //! absorbed: one latent vector a token, read once for all heads. Fitted by
 //! `meshplan.calibrate.attention` to published kernel tables.
 
-use super::Rates;
+use super::{Rates, ceil};
 use crate::cluster::{DecodeCurve, PrefillCurve};
 
 /// Queries in one tile of a prefill kernel.
@@ -81,7 +85,7 @@ impl Prefill {
 /// use planner_core::kernels::{Rates, attention::{Prefill, causal_pairs, prefill_s}};
 /// let h100 = Rates { peak_flops: 989.4e12, memory_bytes_per_s: 3.35e12, sms: 132.0 };
 /// let curve = PrefillCurve { efficiency: 0.6, seq_half: 0.0, dim_half: 0.0, tail: 0.0,
-///     fp8_ratio: 1.5, memory_efficiency: 1e9, base_s: 0.0 };
+///     tile_s: 0.0, fp8_ratio: 1.5, memory_efficiency: 1e9, base_s: 0.0 };
 /// let a = Prefill { batch: 1.0, queries: 8192.0, keys: 8192.0,
 ///     pairs: causal_pairs(8192, 8192, None), heads: 32.0, key_dim: 128.0, value_dim: 128.0,
 ///     kv_bytes_per_token: 4096.0, fp8: false };
@@ -101,10 +105,11 @@ pub fn prefill_s(a: &Prefill, curve: &PrefillCurve, rates: &Rates) -> f64 {
     let all = 2.0 * width * a.batch * a.heads * (a.pairs + extra) / rate;
     let longest = 2.0 * width * TILE_QUERIES * (a.keys + curve.seq_half) * rates.sms / rate;
     let tail = curve.tail * longest;
+    let turns = a.batch * a.heads * ceil(a.queries / TILE_QUERIES) * curve.tile_s / rates.sms;
     let bytes =
         a.batch * a.queries * a.heads * width * 2.0 + a.batch * a.keys * a.kv_bytes_per_token;
     let memory = bytes / (curve.memory_efficiency * rates.memory_bytes_per_s);
-    curve.base_s + (all * all + tail * tail + memory * memory).sqrt()
+    curve.base_s + (all * all + tail * tail + turns * turns + memory * memory).sqrt()
 }
 
 /// Decode attention of a layer: one new token a sequence.
@@ -131,7 +136,7 @@ pub struct Decode {
 /// use planner_core::kernels::{Rates, attention::{Decode, decode_s}};
 /// let h100 = Rates { peak_flops: 989.4e12, memory_bytes_per_s: 3.35e12, sms: 132.0 };
 /// let curve = DecodeCurve { memory_efficiency: 1.0, compute_efficiency: 1e9, head_s: 0.0,
-///     ramp_s: 0.0, base_s: 0.0 };
+///     query_head_s: 0.0, serial: 0.0, ramp_s: 0.0, base_s: 0.0 };
 /// // 64 sequences of 4,096 tokens at 4 KiB: 1.07 GB at 3.35 TB/s.
 /// let a = Decode { batch: 64.0, keys: 4096.0, heads: 32.0, kv_heads: 8.0,
 ///     kv_bytes_per_token: 4096.0, flops_per_pair: 512.0 };
@@ -146,9 +151,12 @@ pub fn decode_s(a: &Decode, curve: &DecodeCurve, rates: &Rates) -> f64 {
         / (curve.memory_efficiency * rates.memory_bytes_per_s);
     let compute = a.batch * a.heads * a.keys * a.flops_per_pair
         / (curve.compute_efficiency * rates.peak_flops);
-    let core = (memory * memory + compute * compute).sqrt();
+    let turns = a.batch * (a.kv_heads * curve.head_s + a.heads * curve.query_head_s) / rates.sms;
+    let alone = a.keys * a.kv_bytes_per_token / a.kv_heads;
+    let serial = curve.serial * alone * rates.sms / rates.memory_bytes_per_s;
+    let core = (memory * memory + compute * compute + turns * turns + serial * serial).sqrt();
     let root = curve.ramp_s.sqrt() + core.sqrt();
-    curve.base_s + a.batch * a.kv_heads * curve.head_s / rates.sms + root * root
+    curve.base_s + root * root
 }
 
 #[cfg(test)]
@@ -166,6 +174,7 @@ mod tests {
         seq_half: 229.0,
         dim_half: 27.0,
         tail: 0.43,
+        tile_s: 1e-7,
         fp8_ratio: 1.6,
         memory_efficiency: 0.59,
         base_s: 9.2e-6,
@@ -174,6 +183,8 @@ mod tests {
         memory_efficiency: 0.95,
         compute_efficiency: 0.3,
         head_s: 2.9e-6,
+        query_head_s: 1e-8,
+        serial: 0.02,
         ramp_s: 1e-7,
         base_s: 1.1e-5,
     };
@@ -210,7 +221,9 @@ mod tests {
             kv_bytes_per_token: 4096.0,
             flops_per_pair: 512.0,
         };
-        let floor = DECODE.base_s + 64.0 * DECODE.head_s / 132.0 + DECODE.ramp_s;
+        // Nothing cached: the heads take turns.
+        let turns = (64.0 * DECODE.head_s + 256.0 * DECODE.query_head_s) / 132.0;
+        let floor = DECODE.base_s + (DECODE.ramp_s.sqrt() + turns.sqrt()).powi(2);
         assert!((decode_s(&empty, &DECODE, &H100) - floor).abs() < 1e-12);
     }
 
