@@ -56,7 +56,7 @@ def test_prefixes_of_launchers(tmp_path: Path, prefix: str) -> None:
         # Before 2.11: no root column, an error column.
         (
             "allreduce",
-            "268435456 67108864 float sum 2000 134.2 234.9 2e-07 2001 134.2 234.8 2e-07",
+            "268435456 67108864 float sum 2000 134.22 234.88 2e-07 2001 134.15 234.76 2e-07",
             8,
         ),
         # No reduction either.

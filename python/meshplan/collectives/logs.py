@@ -246,16 +246,15 @@ def _json(text: str, path: Path) -> list[Measurement]:
     """Measurements of a file that ``-J`` wrote."""
     try:
         document = json.loads(text)
-        results, config = document["results"], document.get("config", {})
-        devices = config.get("devices") or document.get("devices") or []
-        program = " ".join(map(str, document.get("args", [])[:1])) + " " + path.stem
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        results = list(document["results"])
+        devices = document.get("config", {}).get("devices") or document.get("devices") or []
+        operation = _operation_of_name(f"{(document.get('args') or [''])[0]} {path.stem}")
+        ranks = min(MOST_RANKS, 1 + max((int(d.get("rank", 0)) for d in devices), default=-1))
+        hosts = {str(d.get("hostname", "")) for d in devices}
+        gpu = str(devices[0].get("device_info", "")).strip() if devices else ""
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         rule = "must be JSON as nccl-tests -J writes it, with 'results'"
         raise InputError(rule, field="log", value=str(path)) from error
-    operation = _operation_of_name(program)
-    ranks = min(MOST_RANKS, 1 + max((int(d.get("rank", 0)) for d in devices), default=-1))
-    hosts = {str(d.get("hostname", "")) for d in devices}
-    gpu = str(devices[0].get("device_info", "")).strip() if devices else ""
     found = []
     for index, result in enumerate(results):
         body = _json_body(result)
