@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 import meshplan
 
@@ -44,3 +47,12 @@ def test_closed_pipe_is_quiet() -> None:
     done = subprocess.run(["bash", "-o", "pipefail", "-c", shell], capture_output=True, text=True)
     assert done.stderr == ""
     assert done.returncode == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_is_one_line() -> None:
+    command = [sys.executable, "-m", "meshplan.cli.app", "--help"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "error: stdout: no space left on device\n"

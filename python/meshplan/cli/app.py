@@ -97,7 +97,7 @@ def main(argv: list[str] | None = None) -> None:
         print("interrupted", file=sys.stderr)
         status = INTERRUPTED
     except (OSError, MemoryError) as error:
-        print(f"error: {str(error) or type(error).__name__}", file=sys.stderr)
+        print(f"error: {_reason(error)}", file=sys.stderr)
         status = ExitStatus.ERROR
     sys.exit(status if isinstance(status, int) else ExitStatus.FOUND)
 
@@ -108,6 +108,13 @@ def print_error(error: PlannerError) -> None:
         print(f"error: {problem}", file=sys.stderr)
         if problem.hint:
             print(f"hint: {problem.hint}", file=sys.stderr)
+
+
+def _reason(error: OSError | MemoryError) -> str:
+    """What the system refused, and of which file: of stdout unless one is named."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename or 'stdout'}: {error.strerror[:1].lower()}{error.strerror[1:]}"
+    return str(error) or "out of memory"
 
 
 def _print_usage_error(error: TyperException) -> int:
