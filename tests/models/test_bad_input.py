@@ -156,6 +156,9 @@ def test_an_unknown_preset_names_the_nearest() -> None:
     with pytest.raises(InputError) as caught:
         load_model("lama-3.1-70b")
     assert "llama-3.1-70b" in caught.value.problems[0].hint
+    with pytest.raises(InputError) as caught:
+        load_model("meta-llama/Llama-3.1-70B-Instruct")
+    assert "llama-3.1-70b" in caught.value.problems[0].hint
 
 
 JSON = st.recursive(

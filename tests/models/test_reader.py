@@ -150,3 +150,4 @@ def test_a_preset_is_not_changed_by_its_likes() -> None:
     first = load_model("llama-3.1-8b").summary()["total_params"]
     load_model("llama-3.1-405b")
     assert load_model("LLAMA-3.1-8B").summary()["total_params"] == first
+    assert load_model("llama3.1_8b").name == "llama-3.1-8b"

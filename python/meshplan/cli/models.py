@@ -68,7 +68,7 @@ def show(
     facts = spec.summary(kv_dtype=kv_dtype)
     for assumption in spec.assumptions:
         print(f"assumed: {assumption}", file=sys.stderr)
-    entry = built_in.table().get(model.lower())
+    entry = built_in.table().get(built_in.resolve(model) or "")
     facts["source"] = entry["source"] if entry else model
     facts["assumptions"] = list(spec.assumptions)
     if as_json:

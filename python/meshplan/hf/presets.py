@@ -6,6 +6,7 @@ They pass the same reader as a file does.
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -26,27 +27,41 @@ def table() -> dict[str, dict[str, Any]]:
     return found
 
 
-def known(name: str) -> bool:
-    """Say whether a preset has this name, whatever the case of its letters."""
-    return name.lower() in table()
+def resolve(name: str) -> str | None:
+    """Name of the preset that is meant, whatever the case and the separators, if there is one."""
+    return _squeezed().get(_squeeze(name))
+
+
+@cache
+def _squeezed() -> dict[str, str]:
+    return {_squeeze(name): name for name in table()}
+
+
+def _squeeze(name: str) -> str:
+    return re.sub(r"[-_. ]", "", name.lower())
 
 
 def config(name: str) -> dict[str, Any]:
     """Return the config of a preset; a config made from another states only what differs."""
-    entry = table()[name.lower()]
+    entry = table()[name]
     base = config(entry["like"]) if "like" in entry else {}
     return {**base, **entry.get("config", {})}
 
 
+def nearest(name: str) -> str:
+    """Ask whether a preset with a name like this one is meant, if there is one."""
+    name = re.sub(r"(-(instruct|chat|base|hf|it|fp8|v\d[.\d]*))+$", "", name.lower()[:60])
+    near = difflib.get_close_matches(name, table(), n=3, cutoff=0.6)
+    if not near and len(name) > 2:
+        near = [preset for preset in table() if name in preset][:3]
+    return f"did you mean {', '.join(near)}? " if near else ""
+
+
 def unknown(name: str) -> InputError:
     """Make the error for a name that is neither a preset nor a path."""
-    near = difflib.get_close_matches(name.lower(), table(), n=3, cutoff=0.5)
-    if not near:
-        near = [preset for preset in table() if name.lower() in preset][:3]
-    hint = f"did you mean {', '.join(near)}? " if near else ""
     return InputError(
         "is neither a preset nor a path",
         field="model",
         value=f'"{name[:60]}"',
-        hint=hint + "`planner models` lists the presets",
+        hint=nearest(name) + "`planner models` lists the presets",
     )

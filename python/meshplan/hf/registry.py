@@ -11,6 +11,7 @@ from meshplan.hf import (
     gpt,
     hybrids,
     kimi,
+    minimax,
     nemotron,
     parts,
 )
@@ -41,8 +42,8 @@ READERS: dict[str, Reader] = {
     "deepseek_v4": deepseek.read_v4,
     "kimi_linear": kimi.read,
     "qwen3_next": hybrids.qwen_next,
-    "minimax": hybrids.minimax_m1,
-    "minimax_m3": hybrids.minimax_m3,
+    "minimax": minimax.minimax_m1,
+    "minimax_m3": minimax.minimax_m3,
     "mimo_v2_flash": hybrids.mimo_v2,
     "step3p7": hybrids.step,
     "llama4_text": hybrids.llama4,

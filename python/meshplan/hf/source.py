@@ -36,8 +36,9 @@ def load(source: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[str, Mappi
     if isinstance(source, Mapping):
         name = source.get("name", source.get("_name_or_path"))
         return (name if isinstance(name, str) and name else "model"), source
-    if isinstance(source, str) and presets.known(source):
-        return source, presets.config(source)
+    preset = presets.resolve(source) if isinstance(source, str) else None
+    if preset is not None:
+        return preset, presets.config(preset)
     text = os.fspath(source)
     if "\0" in text or not text.strip():
         raise InputError("must be a path or a preset name", field="model", value=repr(text[:60]))
@@ -100,8 +101,9 @@ def _read(path: Path) -> bytes:
             f"cannot be read: {reason.lower()}",
             field="model",
             value=_shown(path),
-            hint="give a config.json, a folder that holds one, or a name that `planner models` "
-            "lists",
+            hint=presets.nearest(path.name.removesuffix(".json"))
+            + "give a config.json, a folder that holds one, or a "
+            "name that `planner models` lists",
         ) from None
 
 
