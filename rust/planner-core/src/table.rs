@@ -55,6 +55,19 @@ impl Data {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// Bytes of the values.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::U32(v) => size_of_val(&v[..]),
+            Self::U64(v) => size_of_val(&v[..]),
+            Self::F64(v) => size_of_val(&v[..]),
+            Self::Bool(v) => v.len(),
+            Self::Name { codes, .. } => codes.len(),
+            Self::Text(v) => v.iter().map(String::len).sum(),
+        }
+    }
 }
 
 /// A struct of arrays: one `Data` per declared column, all of one length.

@@ -15,6 +15,8 @@ pub mod request;
 pub mod rows;
 pub mod scan;
 
+use std::sync::OnceLock;
+
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +29,7 @@ use crate::training::Estimator;
 use best::{Best, Found};
 use control::Control;
 use index::Index;
-use scan::{Scan, Scratch};
+use scan::{Scan, Scratch, Shared};
 
 /// What is wanted from a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,6 +98,7 @@ pub struct Job {
     pub space: Space,
     /// The feasible layouts, numbered.
     pub index: Index,
+    shared: OnceLock<Shared>,
 }
 
 impl Job {
@@ -103,10 +106,12 @@ impl Job {
     #[must_use]
     pub fn new(estimator: Estimator, space: Space) -> Self {
         let index = Index::new(space.enumerate());
+        let shared = OnceLock::new();
         Self {
             estimator,
             space,
             index,
+            shared,
         }
     }
 

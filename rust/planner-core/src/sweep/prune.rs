@@ -129,7 +129,7 @@ fn cost<'a>(
     control: &Control,
 ) -> Result<Costed<'a>> {
     let est = &job.estimator;
-    let mut layers = Layers::new(est, group);
+    let mut layers = Layers::new(*scan, group);
     let (mut prefixes, mut cells, mut over_memory) = (Vec::new(), Vec::new(), 0);
     let mut broken = None;
     for (i, prefix) in group.prefixes.iter().enumerate() {

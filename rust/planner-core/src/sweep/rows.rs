@@ -101,7 +101,7 @@ fn table(job: &Job, scan: &Scan<'_>, run: &Run, fitting: bool, control: &Control
     for same_group in run.chunk_by(|a, b| a.0 == b.0) {
         let number = same_group[0].0;
         let group = &job.index.groups[number];
-        let mut layers = Layers::new(&job.estimator, group);
+        let mut layers = Layers::new(*scan, group);
         for &(_, i) in same_group {
             let prefix = &group.prefixes[i];
             let work = scan.prefix(number, i);

@@ -8,13 +8,17 @@
 //!              └─ key  (+ schedule, sharding)                   two sums and a maximum
 //! ```
 
+use std::collections::BTreeSet;
+
+use rayon::prelude::*;
+
 use crate::error::Result;
 use crate::layout::space::{Group, Micro, ONE, Prefix};
 use crate::layout::{Layout, Schedule};
 use crate::training::Estimator;
 use crate::training::block::Block;
 use crate::training::group::{Grid, GroupCosts};
-use crate::training::layer::{LayerCosts, LayerKey};
+use crate::training::layer::{DenseGemms, LayerCosts, LayerKey};
 use crate::training::stage::StagePlan;
 
 use super::Job;
@@ -22,13 +26,85 @@ use super::best::{Best, Found};
 use super::control::Control;
 
 /// A job with the tables that all its groups share.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Scan<'a> {
     job: &'a Job,
+    shared: &'a Shared,
+}
+
+/// Tables that all groups of a job share.
+#[derive(Clone, Debug)]
+pub struct Shared {
     vpps: Vec<u32>,
     pps: Vec<u32>,
     /// Stage plans by (pp, vpp), where the layers allow it.
     plans: Vec<Option<StagePlan>>,
+    /// Times of GEMMs outside routed experts, by (tp, cp, micro-batch).
+    gemms: Vec<((u32, u32, u32), DenseGemms)>,
+}
+
+impl Shared {
+    /// Fill the tables of a job, on the threads of the caller's pool.
+    #[must_use]
+    pub fn new(job: &Job) -> Self {
+        let groups = &job.index.groups;
+        let pps = sorted(groups.iter().flat_map(|g| &g.prefixes).map(|p| p.pp));
+        let vpps = sorted(job.space.candidates.plan.iter().map(|&(_, vpp)| vpp));
+        let layers = job.space.facts.layers;
+        let model = &job.estimator.model;
+        let pairs = pps
+            .iter()
+            .flat_map(|&pp| vpps.iter().map(move |&vpp| (pp, vpp)));
+        let plans = pairs.map(|(pp, vpp)| {
+            let chunks = u64::from(pp) * u64::from(vpp);
+            (chunks <= layers).then(|| StagePlan::new(model, pp, vpp))
+        });
+        let plans = plans.collect();
+        let keys = groups.iter().flat_map(|g| {
+            let micro = g.prefixes.iter().flat_map(|p| &p.micro);
+            micro.map(|m| (g.tp, g.cp, m.micro_batch))
+        });
+        let gemms = sorted(keys).into_par_iter().map(|(tp, cp, micro_batch)| {
+            let key = LayerKey {
+                tp,
+                cp,
+                ep: 1,
+                etp: 1,
+                micro_batch,
+                sequence_parallel: false,
+            };
+            ((tp, cp, micro_batch), job.estimator.dense_gemms(key))
+        });
+        let gemms = gemms.collect();
+        Self {
+            vpps,
+            pps,
+            plans,
+            gemms,
+        }
+    }
+
+    fn plan(&self, pp: u32, vpp: u32) -> Option<&StagePlan> {
+        let (row, column) = (
+            self.pps.binary_search(&pp).ok()?,
+            self.vpps.binary_search(&vpp).ok()?,
+        );
+        self.plans[row * self.vpps.len() + column].as_ref()
+    }
+
+    fn layer_costs(&self, estimator: &Estimator, key: LayerKey) -> LayerCosts {
+        match self
+            .gemms
+            .binary_search_by_key(&(key.tp, key.cp, key.micro_batch), |e| e.0)
+        {
+            Ok(i) => estimator.layer_costs_with(key, &self.gemms[i].1),
+            Err(_) => estimator.layer_costs(key),
+        }
+    }
+}
+
+fn sorted<T: Ord>(values: impl Iterator<Item = T>) -> Vec<T> {
+    values.collect::<BTreeSet<T>>().into_iter().collect()
 }
 
 /// Data-parallel costs of a prefix at one vpp.
@@ -96,7 +172,7 @@ pub struct Scratch {
 /// Layer costs of one group, filled as they are asked for.
 #[derive(Debug)]
 pub struct Layers<'a> {
-    estimator: &'a Estimator,
+    scan: Scan<'a>,
     group: &'a Group,
     entries: Vec<(u32, bool, LayerCosts)>,
 }
@@ -104,9 +180,9 @@ pub struct Layers<'a> {
 impl<'a> Layers<'a> {
     /// Nothing yet.
     #[must_use]
-    pub const fn new(estimator: &'a Estimator, group: &'a Group) -> Self {
+    pub const fn new(scan: Scan<'a>, group: &'a Group) -> Self {
         Self {
-            estimator,
+            scan,
             group,
             entries: Vec::new(),
         }
@@ -126,11 +202,8 @@ impl<'a> Layers<'a> {
                 micro_batch,
                 sequence_parallel,
             };
-            self.entries.push((
-                micro_batch,
-                sequence_parallel,
-                self.estimator.layer_costs(key),
-            ));
+            let costs = self.scan.shared.layer_costs(&self.scan.job.estimator, key);
+            self.entries.push((micro_batch, sequence_parallel, costs));
         }
     }
 
@@ -141,50 +214,13 @@ impl<'a> Layers<'a> {
 }
 
 impl<'a> Scan<'a> {
-    /// Tables of a job.
+    /// A job, with its shared tables filled.
     #[must_use]
     pub fn new(job: &'a Job) -> Self {
-        let mut pps: Vec<u32> = job
-            .index
-            .groups
-            .iter()
-            .flat_map(|g| &g.prefixes)
-            .map(|p| p.pp)
-            .collect();
-        pps.sort_unstable();
-        pps.dedup();
-        let mut vpps: Vec<u32> = job
-            .space
-            .candidates
-            .plan
-            .iter()
-            .map(|&(_, vpp)| vpp)
-            .collect();
-        vpps.sort_unstable();
-        vpps.dedup();
-        let layers = job.space.facts.layers;
-        let model = &job.estimator.model;
-        let plans = pps
-            .iter()
-            .flat_map(|&pp| vpps.iter().map(move |&vpp| (pp, vpp)));
-        let plans = plans.map(|(pp, vpp)| {
-            (u64::from(pp) * u64::from(vpp) <= layers).then(|| StagePlan::new(model, pp, vpp))
-        });
-        let plans = plans.collect();
         Self {
             job,
-            vpps,
-            pps,
-            plans,
+            shared: job.shared.get_or_init(|| Shared::new(job)),
         }
-    }
-
-    fn plan(&self, pp: u32, vpp: u32) -> Option<&StagePlan> {
-        let (row, column) = (
-            self.pps.binary_search(&pp).ok()?,
-            self.vpps.binary_search(&vpp).ok()?,
-        );
-        self.plans[row * self.vpps.len() + column].as_ref()
     }
 
     /// Look at every layout of a group.
@@ -199,7 +235,7 @@ impl<'a> Scan<'a> {
         control: &Control,
     ) -> Result<()> {
         let group = &self.job.index.groups[number];
-        let mut layers = Layers::new(&self.job.estimator, group);
+        let mut layers = Layers::new(*self, group);
         for (i, prefix) in group.prefixes.iter().enumerate() {
             let work = self.prefix(number, i);
             for (micro, sequence) in prefix.pairs() {
@@ -215,7 +251,7 @@ impl<'a> Scan<'a> {
 
     /// Data-parallel costs of a prefix.
     #[must_use]
-    pub fn prefix(&self, group: usize, prefix: usize) -> PrefixWork<'_> {
+    pub fn prefix(&self, group: usize, prefix: usize) -> PrefixWork<'a> {
         let est = &self.job.estimator;
         let first = self.job.index.first(group, prefix);
         let group = &self.job.index.groups[group];
@@ -228,9 +264,9 @@ impl<'a> Scan<'a> {
             pp: prefix.pp,
         };
         let used = prefix.micro.iter().fold(0, |mask, m| mask | m.plans);
-        let slots = self.vpps.iter().filter_map(|&vpp| {
+        let slots = self.shared.vpps.iter().filter_map(|&vpp| {
             let wanted = self.plans_of(used).any(|(_, v)| v == vpp);
-            let plan = self.plan(prefix.pp, vpp).filter(|_| wanted)?;
+            let plan = self.shared.plan(prefix.pp, vpp).filter(|_| wanted)?;
             let groups: Vec<GroupCosts> = prefix
                 .sharding
                 .iter()

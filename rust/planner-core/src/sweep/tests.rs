@@ -182,7 +182,7 @@ fn bounds_hold_for_every_layout_of_every_cell() {
         let scan = Scan::new(&job);
         let (mut cells, mut scratch) = (0, Scratch::default());
         for (number, group) in job.index.groups.iter().enumerate() {
-            let mut layers = scan::Layers::new(&job.estimator, group);
+            let mut layers = scan::Layers::new(scan, group);
             for (i, prefix) in group.prefixes.iter().enumerate() {
                 let work = scan.prefix(number, i);
                 for micro in 0..prefix.micro.len() {

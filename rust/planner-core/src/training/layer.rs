@@ -111,24 +111,51 @@ impl Estimator {
     /// Costs of one micro-batch in every kind of layer.
     #[must_use]
     pub fn layer_costs(&self, key: LayerKey) -> LayerCosts {
+        let works = self.works(key);
+        self.costs_of(key, &works, &Clock::new(self, key).dense_gemms(&works))
+    }
+
+    /// As [`Estimator::layer_costs`], with the GEMMs outside routed experts timed before.
+    #[must_use]
+    pub fn layer_costs_with(&self, key: LayerKey, dense: &DenseGemms) -> LayerCosts {
+        self.costs_of(key, &self.works(key), dense)
+    }
+
+    /// Times of the GEMMs outside routed experts: they depend on tp, cp and micro-batch only.
+    #[must_use]
+    pub fn dense_gemms(&self, key: LayerKey) -> DenseGemms {
+        Clock::new(self, key).dense_gemms(&self.works(key))
+    }
+
+    fn works(&self, key: LayerKey) -> Works {
         let split = self.split(key);
+        let kinds = self.model.kinds.iter();
+        Works {
+            kinds: kinds
+                .map(|kind| LayerWork::new(kind, self.hidden, &split))
+                .collect(),
+            head: self.head_work(&split),
+            mtp: self.mtp_work(&split),
+            split,
+        }
+    }
+
+    fn costs_of(&self, key: LayerKey, works: &Works, dense: &DenseGemms) -> LayerCosts {
+        let split = &works.split;
         let clock = Clock::new(self, key);
-        let mut kinds: Vec<UnitCosts> = self
-            .model
+        let kinds: Vec<UnitCosts> = works
             .kinds
             .iter()
-            .map(|kind| unit(&clock, &LayerWork::new(kind, self.hidden, &split)))
+            .zip(&dense.kinds)
+            .map(|(work, gemms)| unit(&clock, work, *gemms))
             .collect();
-        let mut head = unit(&clock, &self.head_work(&split));
+        let mut head = unit(&clock, &works.head, dense.head);
         if self.training.mtp {
             for mtp in &self.model.mtp {
-                let layer = kinds[mtp.kind];
-                head = add(head, &layer);
-                head = add(head, &unit(&clock, &self.mtp_work(&split)));
+                head = add(head, &kinds[mtp.kind]);
+                head = add(head, &unit(&clock, &works.mtp, dense.mtp));
             }
         }
-        // A chunk of one kind never sees the others: keep the order of the model's kinds.
-        kinds.shrink_to_fit();
         let heads = if self.training.mtp {
             1.0 + self.model.mtp.len() as f64
         } else {
@@ -137,7 +164,7 @@ impl Estimator {
         let logits = split.tokens() * self.padded_vocab(key.tp) / split.tp;
         LayerCosts {
             kinds,
-            embedding: unit(&clock, &self.embedding_work(&split)),
+            embedding: unit(&clock, &self.embedding_work(split), GemmTimes::default()),
             head,
             logits_bytes: heads * logits * self.software.logits_bytes_per_entry,
             boundary_bytes: split.norm_tokens() * self.hidden * 2.0 * self.streams,
@@ -220,30 +247,73 @@ impl Estimator {
     }
 }
 
-/// Times a unit's work. Backward of a GEMM is its input gradient (m × n by n × k) and its weight
-/// gradient (k × m by m × n); a fused attention core costs 2.5 × its forward.
-fn unit(clock: &Clock<'_>, work: &LayerWork) -> UnitCosts {
-    let (mut forward, mut input_grad, mut weight_grad) = (0.0, 0.0, 0.0);
-    let grouped = work
-        .expert_gemms
-        .iter()
-        .map(|g| (g, clock.grouped_gemm_ratio()));
-    for (g, ratio) in work.gemms.iter().map(|g| (g, 1.0)).chain(grouped) {
-        forward += ratio * clock.gemm_s(g);
-        input_grad += ratio
-            * clock.gemm_s(&Gemm {
-                n: g.k,
-                k: g.n,
-                ..*g
-            });
-        weight_grad += ratio
-            * clock.gemm_s(&Gemm {
-                m: g.n,
-                n: g.k,
-                k: g.m,
-                ..*g
-            });
+/// Times of a unit's GEMMs, s.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct GemmTimes {
+    forward: f64,
+    input_grad: f64,
+    weight_grad: f64,
+}
+
+/// Times of all GEMMs outside routed experts, per unit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DenseGemms {
+    kinds: Vec<GemmTimes>,
+    head: GemmTimes,
+    mtp: GemmTimes,
+}
+
+/// What each unit makes a rank do.
+struct Works {
+    split: Split,
+    kinds: Vec<LayerWork>,
+    head: LayerWork,
+    mtp: LayerWork,
+}
+
+impl GemmTimes {
+    /// Backward of a GEMM is its input gradient (m × n by n × k) and its weight gradient (k × m by
+    /// m × n).
+    fn add(&mut self, clock: &Clock<'_>, gemms: &[Gemm], ratio: f64) {
+        for g in gemms {
+            let (m, n, k) = (g.m, g.n, g.k);
+            self.forward += ratio * clock.gemm_s(g);
+            self.input_grad += ratio * clock.gemm_s(&Gemm { n: k, k: n, ..*g });
+            self.weight_grad += ratio
+                * clock.gemm_s(&Gemm {
+                    m: n,
+                    n: k,
+                    k: m,
+                    ..*g
+                });
+        }
     }
+}
+
+impl Clock<'_> {
+    fn dense_gemms(&self, works: &Works) -> DenseGemms {
+        let times = |work: &LayerWork| {
+            let mut times = GemmTimes::default();
+            times.add(self, &work.gemms, 1.0);
+            times
+        };
+        DenseGemms {
+            kinds: works.kinds.iter().map(times).collect(),
+            head: times(&works.head),
+            mtp: times(&works.mtp),
+        }
+    }
+}
+
+/// Times a unit's work, from the times of its GEMMs outside routed experts. A fused attention core
+/// costs 2.5 × its forward backward.
+fn unit(clock: &Clock<'_>, work: &LayerWork, mut gemms: GemmTimes) -> UnitCosts {
+    gemms.add(clock, &work.expert_gemms, clock.grouped_gemm_ratio());
+    let GemmTimes {
+        forward,
+        input_grad,
+        weight_grad,
+    } = gemms;
     let core = clock.core(work);
     let forward_terms = clock.phase(work, forward, core.forward, false);
     let backward_terms = clock.phase(work, input_grad + weight_grad, core.backward, true);
