@@ -205,6 +205,7 @@ def generic(f: Fields) -> Draft:
         moe=moe,
         qk_norm="head" if qk_norm else "",
         windowed=windowed,
+        head_bias="lm_head_bias",
     )
     return decoder.decoder(f, "generic", traits)
 

@@ -101,9 +101,8 @@ def _read(path: Path) -> bytes:
             f"cannot be read: {reason.lower()}",
             field="model",
             value=_shown(path),
-            hint=presets.nearest(path.name.removesuffix(".json"))
-            + "give a config.json, a folder that holds one, or a "
-            "name that `planner models` lists",
+            hint=f"{presets.nearest(path.name.removesuffix('.json'))}give a config.json, "
+            "a folder that holds one, or a name that `planner models` lists",
         ) from None
 
 
