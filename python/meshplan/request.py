@@ -37,7 +37,11 @@ def job(plan: Plan, model: ModelSpec) -> dict[str, Any]:
         "model": model.canonical,
         "cluster": plan.cluster.canonical(),
         "training": plan.workload.canonical(plan.cluster.device.training_kernels),
-        "software": {"name": software.name, **software.costs},
+        "software": {
+            "name": software.name,
+            **software.costs,
+            **plan.cluster.software.get(software.name, {}),
+        },
         "framework": plan.framework,
         "gpus": plan.gpus,
     }

@@ -10,6 +10,7 @@ it. Only the runs that a parameter can move are evaluated for its column of the 
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import math
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from meshplan.specs.overlay import Parameter
     from meshplan.validate.predict import Batch
+    from meshplan.validate.runs import Run
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -78,13 +80,19 @@ class Problem:
         Runs to fit to (all that measured something unless given).
     boost
         Runs that count like a whole source each: the user's own.
+    parameters
+        What is fitted (every parameter of the presets unless given).
     """
 
     def __init__(
-        self, batch: Batch, only: Sequence[int] | None = None, boost: Sequence[int] = ()
+        self,
+        batch: Batch,
+        only: Sequence[int] | None = None,
+        boost: Sequence[int] = (),
+        parameters: Sequence[Parameter] | None = None,
     ) -> None:
         self.batch = batch
-        self.parameters = list(overlay.parameters())
+        self.parameters = list(overlay.parameters() if parameters is None else parameters)
         self.base_clusters = [json.loads(recorded.cluster_json(r)) for r in batch.clusters]
         runs = range(len(batch.runs)) if only is None else only
         self.seen = [o for i in runs for o in _observations(i, batch.runs[i].row)]
@@ -93,6 +101,8 @@ class Problem:
         self.weights = self._weights(set(boost))
         self.groups = self._groups()
         self.moved = [self._moved(p) for p in self.parameters]
+        self._texts: dict[tuple[float, ...], str] = {}
+        self._softwares: dict[tuple[float, ...], list[str]] = {}
 
     def _weights(self, boost: set[int]) -> Array:
         keys = [(self.batch.runs[o.run].row["source"], o.memory) for o in self.seen]
@@ -148,25 +158,45 @@ class Problem:
     def clusters(self, values: Mapping[str, float]) -> list[str]:
         """Canonical clusters under parameter values."""
         texts = []
-        for run, base in zip(self.batch.clusters, self.base_clusters, strict=True):
-            cluster = copy.deepcopy(base)
-            link = recorded.link(run)
-            for p in self.parameters:
-                for target in p.targets:
-                    kind, name, *path = target.split(".")
-                    if kind == "devices" and name == run.device:
-                        overlay.assign(cluster["device"], path, values[p.name])
-                    if kind == "fabrics" and name == run.fabric:
-                        overlay.assign(cluster["scale_out"]["fabric"], path, values[p.name])
-                    if kind == "fabrics" and name == link:
-                        overlay.assign(cluster["scale_up"]["fabric"], path, values[p.name])
-            texts.append(json.dumps(cluster))
+        for place, run in enumerate(self.batch.clusters):
+            settings = self._settings(run)
+            key = (place, *(values[name] for name, _, _ in settings))
+            if key not in self._texts:
+                cluster = copy.deepcopy(self.base_clusters[place])
+                for name, part, path in settings:
+                    branch = cluster
+                    for step in part:
+                        branch = branch[step]
+                    overlay.assign(branch, path, values[name])
+                self._texts[key] = json.dumps(cluster)
+            texts.append(self._texts[key])
         return texts
+
+    @functools.cache  # noqa: B019  (a problem lives as long as its fit)
+    def _settings(self, run: Run) -> list[tuple[str, tuple[str, ...], list[str]]]:
+        """What the parameters set in a cluster: parameter, part of the cluster, path in it."""
+        parts = {
+            ("devices", run.device): ("device",),
+            ("fabrics", run.fabric): ("scale_out", "fabric"),
+            ("fabrics", recorded.link(run)): ("scale_up", "fabric"),
+        }
+        found = []
+        for p in self.parameters:
+            for target in p.targets:
+                kind, name, *path = target.split(".")
+                if (kind, name) in parts:
+                    found.append((p.name, parts[kind, name], path))
+        return found
 
     def software(self, values: Mapping[str, float]) -> list[str]:
         """Canonical software under parameter values."""
-        tables = software.overlaid(dict(values))
-        return [software.resolve(n, tables).canonical_json() for n in self.batch.softwares]
+        mine = [p.name for p in self.parameters if p.targets[0].startswith("software.")]
+        key = tuple(values[name] for name in mine)
+        if key not in self._softwares:
+            tables = software.overlaid(dict(values))
+            names = self.batch.softwares
+            self._softwares[key] = [software.resolve(n, tables).canonical_json() for n in names]
+        return self._softwares[key]
 
     def start(self) -> Array:
         """Logarithms of the present values."""

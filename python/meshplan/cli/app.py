@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("meshplan.cli.export", "Write launch arguments for a training framework."),
     "clusters": ("meshplan.cli.clusters", "Built-in clusters, and the facts of any cluster."),
     "columns": ("meshplan.cli.columns", "Columns of the table of layouts."),
+    "calibrate": ("meshplan.cli.calibrate", "A cluster profile from your own measurements."),
     "calc": ("meshplan.cli.calc", "The formulas that engineers quote, as calculators."),
     "kv": ("meshplan.cli.kv", "KV cache: capacity, block size, prefix hits, scheduling, transfer."),
     "moe": ("meshplan.cli.moe", "MoE routing: loads, hot ranks, expert placement, dispatch."),

@@ -147,6 +147,8 @@ class Cluster(Spec):
     """Costs of collectives inside a domain."""
     scale_out_fabric: Fitted
     """Costs of collectives between domains."""
+    software: dict[str, Fitted] = Field(default_factory=dict)
+    """Costs of framework generations as calibrated on this cluster, over those of their presets."""
     price_per_gpu_hour: Annotated[Ratio, Field(le=1e6)] | None = None
     """Price of a GPU-hour."""
     jitter: Seconds = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,22 +61,27 @@ class Batch:
     owner: list[int]
     failed: list[tuple[dict[str, str], InputError]]
 
-    @property
+    @functools.cached_property
     def clusters(self) -> list[Run]:
         """One run for each distinct cluster."""
         return _kinds(self.runs)[0]
 
-    @property
+    @functools.cached_property
     def softwares(self) -> list[str]:
         """Software of the runs."""
         return _kinds(self.runs)[1]
 
     @classmethod
-    def of(cls, rows: list[dict[str, str]], models: Mapping[str, ModelSpec]) -> Batch:
-        """Interpret rows and prepare their jobs."""
+    def of(
+        cls,
+        rows: list[dict[str, str]],
+        models: Mapping[str, ModelSpec],
+        cluster: str | None = None,
+    ) -> Batch:
+        """Interpret rows and prepare their jobs; `cluster` overrides what the rows say of theirs."""
         good: list[Run] = []
         failed = []
-        for row, run in recorded.each(rows, models):
+        for row, run in recorded.each(rows, models, cluster):
             if isinstance(run, recorded.Run):
                 good.append(run)
             else:

@@ -58,7 +58,7 @@ def names() -> dict[str, Any]:
     return dict(parse(text)[0])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
     """One measured run.
 
@@ -138,8 +138,17 @@ def read_rows(path: str | Path) -> list[dict[str, str]]:
     return rows
 
 
-def interpret(row: Mapping[str, str], spec: ModelSpec) -> Run:
+def interpret(row: Mapping[str, str], spec: ModelSpec, cluster: str | None = None) -> Run:
     """Find out what a row means.
+
+    Parameters
+    ----------
+    row
+        The row.
+    spec
+        Its model.
+    cluster
+        Preset of the cluster on which it ran, instead of what its columns say.
 
     Raises
     ------
@@ -147,20 +156,27 @@ def interpret(row: Mapping[str, str], spec: ModelSpec) -> Run:
         With every problem of the row.
     """
     reader = _Row(row)
-    entry = names()["gpus"].get(row["gpu"])
-    if entry is None:
-        reader.problem("gpu", "is not a known GPU", suggest(row["gpu"], list(names()["gpus"])))
-        raise InputError.all_of(reader.problems)
-    gpu = entry["device"]
+    if cluster is None:
+        entry = names()["gpus"].get(row["gpu"])
+        if entry is None:
+            known = list(names()["gpus"])
+            reader.problem("gpu", "is not a known GPU", suggest(row["gpu"], known))
+            raise InputError.all_of(reader.problems)
+        gpu, preset = entry["device"], entry["cluster"]
+    else:
+        gpu, preset = presets.raw("clusters", cluster, ("cluster",), {})["device"], cluster
     device = presets.raw("devices", gpu, ("gpu",), {})
     generation = reader.software()
     if generation is None:
         reader.problem("framework", "is not a known framework", "see presets/runs.toml")
         raise InputError.all_of(reader.problems)
-    fabric = reader.network(device["architecture"])
+    if cluster is None:
+        fabric, facts = reader.network(device["architecture"]), reader.cluster(preset)
+    else:
+        fabric = presets.raw("clusters", cluster, (), {})["scale_out_fabric"]
+        facts = {"preset": preset}
     training = reader.training(generation)
     layouts, assumptions = reader.layouts(spec)
-    cluster = reader.cluster(entry["cluster"])
     if reader.problems:
         raise InputError.all_of(reader.problems)
     kernels = tuple(device["training"]["attention_efficiency"])
@@ -171,7 +187,7 @@ def interpret(row: Mapping[str, str], spec: ModelSpec) -> Run:
         fabric=fabric,
         software=generation,
         gpus=reader.whole("gpus"),
-        cluster=cluster,
+        cluster=facts,
         training=training.canonical(kernels),
         layouts=tuple(layouts),
         assumptions=tuple(assumptions),
@@ -383,7 +399,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def each(
-    rows: list[dict[str, str]], models: Mapping[str, ModelSpec]
+    rows: list[dict[str, str]], models: Mapping[str, ModelSpec], cluster: str | None = None
 ) -> Iterator[tuple[dict[str, str], Run | InputError]]:
     """Interpret every row; a row that cannot be predicted comes with the reason."""
     for row in rows:
@@ -392,6 +408,6 @@ def each(
             yield row, InputError("has no config", field="model", value=row["model"])
             continue
         try:
-            yield row, interpret(row, spec)
+            yield row, interpret(row, spec, cluster)
         except InputError as error:
             yield row, error
