@@ -57,6 +57,17 @@ def test_a_wrapper_owns_the_head() -> None:
     assert load_model({**wrapper, "tie_word_embeddings": None}).canonical["tied_embeddings"] is True
 
 
+def test_what_transformers_leaves_out_is_its_default() -> None:
+    text = {
+        "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240,
+        "num_hidden_layers": 34, "sliding_window": 1024,
+    }  # fmt: skip
+    spec = load_model({"model_type": "gemma3", "text_config": text})
+    # 4,300,079,472 parameters of google/gemma-3-4b-it without its tower and projector.
+    assert spec.summary()["language_params"] == 4_300_079_472 - 416_866_032 - 2560 * 1152 - 1152
+    assert any("num_attention_heads is not given: 8" in text for text in spec.assumptions)
+
+
 def test_towers_count_in_the_total_only() -> None:
     text = {**LLAMA, "model_type": "gemma3_text"}
     vision = {
@@ -74,6 +85,8 @@ def test_an_unknown_type_is_a_generic_decoder_with_named_assumptions() -> None:
     spec = load_model({**LLAMA, "model_type": "no_such_model"})
     assert spec.summary()["total_params"] == load_model(LLAMA).summary()["total_params"]
     assert "no_such_model" in spec.assumptions[0]
+    near = load_model({**LLAMA, "model_type": "lama"}).assumptions[0]
+    assert "nearest: llama" in near
     for word in ("norms", "feed-forward", "attention_bias", "tie_word_embeddings"):
         assert any(word in text for text in spec.assumptions), word
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING, TypeAlias
 
 from meshplan.hf import (
@@ -129,15 +130,18 @@ def family_of(f: Fields, default: str = "") -> str:
         if family == "deepseek_v3" and f.has("index_topk"):
             return "deepseek_v32"
         return family
+    near = difflib.get_close_matches(name.lower()[:60], [*READERS, *ALIASES], n=3, cutoff=0.6)
+    unknown = f"model_type {shown(name)} is not known"
+    unknown += f" (nearest: {', '.join(near)})" if near else ""
     guess = _from_architecture(f)
     if guess:
-        f.assume(f"model_type {shown(name)} is not known: read as {guess}, after its architecture")
+        f.assume(f"{unknown}: read as {guess}, after its architecture")
         return guess
     shape = _from_shape(f)
     if shape:
-        f.assume(f"model_type {shown(name)} is not known: read as {shape}, after its fields")
+        f.assume(f"{unknown}: read as {shape}, after its fields")
         return shape
-    f.assume(f"model_type {shown(name)} is not known: read as a generic decoder")
+    f.assume(f"{unknown}: read as a generic decoder")
     return ""
 
 
@@ -210,6 +214,40 @@ def generic(f: Fields) -> Draft:
     return decoder.decoder(f, "generic", traits)
 
 
+DEFAULTS: dict[str, dict[str, int]] = {
+    "gemma": {"head_dim": 256},
+    "gemma2": {"head_dim": 256},
+    "gemma3_text": {
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "vocab_size": 262208,
+        "sliding_window": 4096,
+    },
+    "gemma3n_text": {"head_dim": 256},
+    "gemma4_text": {"head_dim": 256},
+    "glm": {"head_dim": 128},
+    "glm4": {"head_dim": 128},
+    "gpt_oss": {"head_dim": 64},
+    "llama4_text": {"head_dim": 128},
+    "minimax_m2": {"head_dim": 128},
+    "mimo_v2_flash": {"head_dim": 192, "v_head_dim": 128},
+    "nemotron_h": {"head_dim": 128},
+    "qwen3": {"head_dim": 128},
+    "qwen3_next": {"head_dim": 256},
+}
+"""Values that Transformers takes where a config of the family leaves a field out.
+
+Configs that Transformers wrote leave out what equals its defaults (Gemma 3 4B states neither heads
+nor vocabulary).
+"""
+
+
 def read(f: Fields, family: str) -> Draft:
     """Read a language model of a family (an empty name: the generic decoder)."""
+    for name, value in DEFAULTS.get(family, {}).items():
+        if name in f.data or (name == "head_dim" and f.has("attention_head_dim")):
+            continue
+        f.data = {**f.data, name: value}
+        f.assume(f"{f.prefix}{name} is not given: {value}, the default of {family}")
     return READERS[family](f, family) if family else generic(f)
