@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "calc": ("meshplan.cli.calc", "The formulas that engineers quote, as calculators."),
     "kv": ("meshplan.cli.kv", "KV cache: capacity, block size, prefix hits, scheduling, transfer."),
     "moe": ("meshplan.cli.moe", "MoE routing: loads, hot ranks, expert placement, dispatch."),
+    "measure": ("meshplan.cli.measure", "Kernel and collective times of this machine."),
     "models": ("meshplan.cli.models", "Built-in models, and the facts of any model."),
     "validate": ("meshplan.cli.validate", "Predictions held against measurements."),
 }

@@ -1,0 +1,1 @@
+"""Measurements of this machine, in the files that ``planner calibrate`` reads."""
