@@ -203,7 +203,8 @@ impl Block {
     ) -> (f64, usize) {
         let mut peak = (0.0, 0);
         for (i, (stage, fixed)) in self.stages.iter().zip(&group.memory).enumerate() {
-            let bytes = self.stage_bytes(stage, schedule, m) + fixed.total() + est.buffers(self);
+            let fixed = fixed.under(schedule).total();
+            let bytes = self.stage_bytes(stage, schedule, m) + fixed + est.buffers(self);
             if bytes > peak.0 {
                 peak = (bytes, i);
             }

@@ -168,7 +168,8 @@ impl Estimator {
     ) {
         let (allocated, fullest) = block.allocated(self, l.schedule, group, shared.m);
         let time = scheduled.total() + grouped.total();
-        let (fullest, fixed) = (&block.stages[fullest], &group.memory[fullest]);
+        let fixed = group.memory[fullest].under(l.schedule);
+        let fullest = &block.stages[fullest];
         let bytes = block.stage_bytes(fullest, l.schedule, shared.m);
         let per_gpu = 1.0 / (time * self.gpus as f64);
         let capacity = self.cluster.device.memory_bytes;

@@ -113,7 +113,7 @@ impl Estimator {
             );
         }
         if l.sharding == Sharding::Hsdp {
-            let stride = dense.extent / dense.ranks;
+            let stride = dense.stride();
             let shard = self.links.span(f64::from(l.shard_group), stride);
             groups.push(self.rank_group("shard", shard));
         }
@@ -138,7 +138,7 @@ impl Estimator {
         RankGroup {
             name,
             ranks: span.ranks as u64,
-            stride: (span.extent / span.ranks) as u64,
+            stride: span.stride() as u64,
             per_domain: span.per_domain as u64,
             links,
         }
@@ -164,6 +164,7 @@ impl Estimator {
         parts
             .map(|((class, stage), fixed)| {
                 let busy = block.stage_bytes(stage, l.schedule, m);
+                let fixed = fixed.under(l.schedule);
                 let allocated = busy + fixed.total() + buffers;
                 StageReport {
                     stage: class.stage,

@@ -2,7 +2,8 @@
 //! memory that stays whatever the micro-batch. Depends on (tp, cp, ep, etp, pp, vpp) and the
 //! sharding, on nothing else.
 
-use crate::layout::Sharding;
+use crate::layout::{Schedule, Sharding};
+use crate::pipeline::bubble::parameter_copies;
 
 use super::Estimator;
 use super::links::Span;
@@ -39,6 +40,18 @@ impl StaticBytes {
     #[must_use]
     pub fn total(&self) -> f64 {
         self.weights + self.gradients + self.optimizer
+    }
+
+    /// What a rank holds under a schedule: DualPipe keeps the weights and gradients of two stages.
+    /// Their optimizer state is sharded over both holders.
+    #[must_use]
+    pub fn under(&self, schedule: Schedule) -> Self {
+        let copies = parameter_copies(schedule);
+        Self {
+            weights: copies * self.weights,
+            gradients: copies * self.gradients,
+            optimizer: self.optimizer,
+        }
     }
 }
 
@@ -93,7 +106,7 @@ impl Estimator {
             let joined = Span {
                 ranks: dense,
                 per_domain: inner.per_domain * outer.per_domain,
-                extent: outer.extent,
+                extent: outer.extent + inner.extent - 1.0,
             };
             (joined, self.links.span(expert, expert_width * pp))
         }
@@ -106,7 +119,7 @@ impl Estimator {
         let mut p = StageParams::default();
         let add = |p: &mut StageParams, kind: usize, n: f64| {
             let k = &self.kind_params[kind];
-            let dense = k.sharded / tp + k.replicated;
+            let dense = k.dense(tp);
             let expert = k.expert / width;
             p.dense += n * dense;
             p.expert += n * expert;
@@ -117,7 +130,7 @@ impl Estimator {
         for (kind, &n) in class.counts.iter().enumerate() {
             add(&mut p, kind, n);
         }
-        let table = self.padded_vocab(grid.tp) * self.hidden / tp;
+        let table = self.table_params(grid.tp);
         let m = &self.model;
         if class.first {
             p.dense += table
@@ -188,8 +201,7 @@ impl Estimator {
         if grid.pp <= 1 || !self.model.tied_embeddings {
             return 0.0;
         }
-        let bytes = self.padded_vocab(grid.tp) * self.hidden / f64::from(grid.tp)
-            * self.training.grad_dtype.bytes();
+        let bytes = self.table_params(grid.tp) * self.training.grad_dtype.bytes();
         self.links.all_reduce_s(
             bytes,
             &self
@@ -321,17 +333,17 @@ fn shards(sharding: Sharding, shard_group: u32, dense: &Span, expert: &Span) -> 
 /// Shard groups of `size` neighbouring ranks, and the replicas across them.
 fn split_span(span: &Span, size: f64) -> (Span, Span) {
     let size = size.min(span.ranks);
-    let stride = span.extent / span.ranks;
+    let stride = span.stride();
     let inner = Span {
         ranks: size,
         per_domain: span.per_domain.min(size),
-        extent: size * stride,
+        extent: (size - 1.0) * stride + 1.0,
     };
     let replicas = span.ranks / size;
     let outer = Span {
         ranks: replicas,
         per_domain: (span.per_domain / size).floor().clamp(1.0, replicas),
-        extent: span.extent,
+        extent: (replicas - 1.0) * size * stride + 1.0,
     };
     (inner, outer)
 }

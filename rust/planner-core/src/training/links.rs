@@ -14,7 +14,7 @@ pub struct Span {
     pub ranks: f64,
     /// Ranks of the group inside one domain.
     pub per_domain: f64,
-    /// Consecutive GPUs that the group stretches over.
+    /// GPUs from the first rank to the last, both counted.
     pub extent: f64,
 }
 
@@ -32,7 +32,7 @@ impl Span {
         Self {
             ranks,
             per_domain: (domain / stride).floor().clamp(1.0, ranks),
-            extent: ranks * stride,
+            extent: (ranks - 1.0) * stride + 1.0,
         }
     }
 
@@ -44,6 +44,12 @@ impl Span {
             domains: (self.ranks / self.per_domain).ceil() as u64,
             span_gpus: self.extent as u64,
         }
+    }
+
+    /// GPUs from one rank to the next (the mean, where they are not evenly spread).
+    #[must_use]
+    pub fn stride(&self) -> f64 {
+        (self.extent - 1.0) / (self.ranks - 1.0).max(1.0)
     }
 
     /// Whether every rank sits in one domain.

@@ -24,7 +24,7 @@ pub use clock::join;
 
 use crate::cluster::{AttentionKernel, Cluster};
 use crate::error::{Error, Result};
-use crate::model::Model;
+use crate::model::{LayerKind, Mixer, Model, params};
 use crate::units::Dtype;
 
 use block::Block;
@@ -33,15 +33,43 @@ use rates::Rates;
 use software::Software;
 use workload::Training;
 
-/// Parameters of one layer kind, by what divides them.
+/// Parameters of one layer kind, by what divides them: [`crate::model::params::LayerParams`] as the
+/// estimate needs them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct KindParams {
     /// Divided by tensor parallelism.
     pub sharded: f64,
+    /// Key and value projections: divided by tensor parallelism up to `kv_heads`.
+    pub key_value: f64,
+    /// Key/value heads (1 without).
+    pub kv_heads: f64,
     /// Held whole by every rank.
     pub replicated: f64,
     /// Routed experts: divided by ep · etp.
     pub expert: f64,
+}
+
+impl KindParams {
+    fn new(kind: &LayerKind, hidden: u64) -> Self {
+        let p = params::layer(kind, hidden);
+        let kv_heads = match &kind.mixer {
+            Some(Mixer::Attention(a)) => a.kv_heads.max(1),
+            _ => 1,
+        };
+        Self {
+            sharded: p.tensor as f64,
+            key_value: p.key_value as f64,
+            kv_heads: kv_heads as f64,
+            replicated: (p.replicated + p.router) as f64,
+            expert: p.expert as f64,
+        }
+    }
+
+    /// On one of `tp` tensor-parallel ranks, routed experts apart.
+    #[must_use]
+    pub fn dense(&self, tp: f64) -> f64 {
+        self.sharded / tp + self.key_value / tp.min(self.kv_heads) + self.replicated
+    }
 }
 
 /// A model on a cluster under a workload: all that a layout needs to be estimated.
@@ -112,7 +140,7 @@ impl Estimator {
             kind_params: model
                 .kinds
                 .iter()
-                .map(|k| kind_params(k, model.hidden))
+                .map(|k| KindParams::new(k, model.hidden))
                 .collect(),
             links: Links::new(&cluster),
             unfused,
@@ -144,6 +172,15 @@ impl Estimator {
     pub fn padded_vocab(&self, tp: u32) -> f64 {
         let multiple = self.training.vocab_multiple.max(1) * u64::from(tp);
         (self.model.vocab.div_ceil(multiple) * multiple) as f64
+    }
+
+    /// Parameters of the word table (and of the head) on one of `tp` ranks.
+    pub(crate) fn table_params(&self, tp: u32) -> f64 {
+        let width = match self.model.embedding_width {
+            0 => self.hidden,
+            width => width as f64,
+        };
+        self.padded_vocab(tp) * width / f64::from(tp)
     }
 
     fn tp_sync_s(&self, tp: u32) -> f64 {
@@ -197,86 +234,4 @@ impl Estimator {
     pub fn peak_flops(&self, dtype: Dtype) -> Option<f64> {
         self.cluster.device.peak_flops.get(&dtype).copied()
     }
-}
-
-fn kind_params(kind: &crate::model::LayerKind, hidden: u64) -> KindParams {
-    use crate::model::{FeedForward, Mixer};
-    let h = hidden as f64;
-    let mut p = KindParams {
-        replicated: (kind.norm_params + kind.extra_params) as f64,
-        ..KindParams::default()
-    };
-    match &kind.mixer {
-        Some(Mixer::Attention(a)) => {
-            let (heads, dk, dv) = (a.heads as f64, a.head_dim as f64, a.v_head_dim as f64);
-            let kv = if a.shares_kv { 0.0 } else { a.kv_heads as f64 };
-            let kvw = kv * (dk + if a.shares_k_and_v { 0.0 } else { dv });
-            let q = if a.q_lora_rank > 0 {
-                let r = a.q_lora_rank as f64;
-                p.replicated += h * r;
-                r * heads * dk
-            } else {
-                h * heads * dk
-            };
-            let o = if a.o_lora_rank > 0 {
-                let (r, g) = (a.o_lora_rank as f64, a.o_groups.max(1) as f64);
-                r * heads * dv + g * r * h
-            } else {
-                h * heads * dv
-            };
-            p.sharded += q + h * kvw + o + if a.output_gate { h * heads * dv } else { 0.0 };
-            p.sharded += a.bias_params as f64;
-            p.replicated += a.head_params as f64
-                + a.indexer.as_ref().map_or(0.0, |i| i.params as f64)
-                + a.compress.as_ref().map_or(0.0, |c| c.params as f64);
-        }
-        Some(Mixer::Mla(a)) => {
-            let heads = a.heads as f64;
-            let (nope, rope, v) = (
-                a.qk_nope_head_dim as f64,
-                a.qk_rope_head_dim as f64,
-                a.v_head_dim as f64,
-            );
-            let (qr, kr) = (a.q_lora_rank as f64, a.kv_lora_rank as f64);
-            if a.q_lora_rank > 0 {
-                p.replicated += h * qr;
-                p.sharded += qr * heads * (nope + rope);
-            } else {
-                p.sharded += h * heads * (nope + rope);
-            }
-            p.replicated += h * (kr + rope)
-                + a.head_params as f64
-                + a.indexer.as_ref().map_or(0.0, |i| i.params as f64);
-            p.sharded += kr * heads * (nope + v)
-                + heads * v * h
-                + a.bias_params as f64
-                + if a.output_gate { h * heads * v } else { 0.0 };
-        }
-        Some(Mixer::Linear(l)) => {
-            p.sharded += (l.in_params + l.out_params + l.other_params) as f64;
-        }
-        Some(Mixer::Mamba2(x)) => {
-            let inner = (x.heads * x.head_dim) as f64;
-            p.sharded += h * (2.0 * inner + (2 * x.groups * x.state + x.heads) as f64)
-                + inner * h
-                + x.other_params as f64;
-        }
-        None => {}
-    }
-    match &kind.feed_forward {
-        Some(FeedForward::Dense(d)) => {
-            let fan = if d.gated { 3.0 } else { 2.0 };
-            p.sharded += fan * h * d.intermediate as f64 + d.bias_params as f64;
-        }
-        Some(FeedForward::Moe(m)) => {
-            let fan = if m.gated { 3.0 } else { 2.0 };
-            p.expert += m.experts as f64
-                * (fan * m.expert_hidden as f64 * m.intermediate as f64
-                    + m.expert_bias_params as f64);
-            p.sharded += fan * h * m.shared_intermediate as f64 + m.latent_params as f64;
-            p.replicated += m.router_params as f64;
-        }
-        None => {}
-    }
-    p
 }

@@ -2,7 +2,8 @@
 
 use crate::model::Model;
 
-/// Stages that hold the same layers: they cost the same, so they are looked at once.
+/// Stages that hold the same layers in the same order: they cost the same, whatever is recomputed, so
+/// they are looked at once.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StageClass {
     /// Layers of each kind.
@@ -77,7 +78,7 @@ impl StagePlan {
             let (first, last) = (i == 0, i + 1 == p);
             let twin = classes
                 .iter_mut()
-                .find(|c| c.first == first && c.last == last && c.counts == counts);
+                .find(|c| c.first == first && c.last == last && c.layers == layers);
             match twin {
                 Some(class) => class.stages += 1.0,
                 None => classes.push(StageClass {
