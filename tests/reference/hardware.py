@@ -214,9 +214,9 @@ def collective_s(cluster: dict[str, Any], op: str, size: float, g: Group) -> flo
     if g.ranks <= 1 or size == 0:
         return 0.0
     if g.local:
-        ratio = cluster["scale_up"]["fabric"]["training_ratio"]
+        ratio = cluster["scale_up"]["fabric"].get("training_ratio", 1.0)
         return float(ratio * inside_s(cluster, op, size, g.ranks))
-    ratio = cluster["scale_out"]["fabric"]["training_ratio"]
+    ratio = cluster["scale_out"]["fabric"].get("training_ratio", 1.0)
     return float(ratio * across_s(cluster, op, size, g))
 
 
@@ -237,7 +237,7 @@ def dispatch_s(cluster: dict[str, Any], w: Work, lay: dict[str, Any]) -> float:
     g = group(cluster, lay["ep"], lay["etp"])
     up, out = cluster["scale_up"], cluster["scale_out"]["fabric"]
     links = up["bytes_per_s"] * up["fabric"]["all_to_all_efficiency"]
-    links /= up["fabric"]["training_ratio"]
+    links /= up["fabric"].get("training_ratio", 1.0)
     inside = k * size * (g.ranks - 1) / g.ranks / links
     if g.local:
         return float(inside)
@@ -245,6 +245,10 @@ def dispatch_s(cluster: dict[str, Any], w: Work, lay: dict[str, Any]) -> float:
     for tier in cluster["scale_out"]["tiers"]:
         if g.extent > tier["gpus"]:
             slow = max(slow, tier["oversubscription"])
-    nic = nic_bytes_per_s(cluster) * out["all_to_all_efficiency"] / (out["training_ratio"] * slow)
+    nic = (
+        nic_bytes_per_s(cluster)
+        * out["all_to_all_efficiency"]
+        / (out.get("training_ratio", 1.0) * slow)
+    )
     remote = size * distinct(g.domains, experts, k) * (g.domains - 1) / g.domains
     return float(max(inside, remote / nic))

@@ -206,7 +206,7 @@ def messages_s(job: dict[str, Any], m: int) -> float:
     neighbours = hardware.group(cluster, 2, group.stage_stride(job))
     fabric = cluster["scale_up" if neighbours.local else "scale_out"]["fabric"]
     transfer = hardware.collective_s(cluster, "p2p", boundary_bytes(job), neighbours)
-    one = software["p2p_latency_s"] + fabric["message_s"]
+    one = software["p2p_latency_s"] + fabric.get("message_s", 0.0)
     one += software["p2p_exposed_ratio"] * transfer
     return float(2 * (m * lay["vpp"] + lay["pp"] - 1) * one)
 
