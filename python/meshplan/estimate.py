@@ -82,12 +82,16 @@ class Explanation:
         Rank groups: ``name``, ``ranks``, ``stride``, ``per_domain``, ``links``.
     stages
         Pipeline stages with their layers, times and memory.
+    replay
+        The pipeline schedule replayed event by event: ``makespan_s``, ``bubble_s``; None for one
+        stage and for DualPipe.
     """
 
     row: Estimate
     refusal: Mapping[str, str] | None
     groups: tuple[Mapping[str, Any], ...]
     stages: tuple[Mapping[str, Any], ...]
+    replay: Mapping[str, float] | None = None
 
     @classmethod
     def of(cls, answer: Mapping[str, Any], columns: list[str]) -> Explanation:
@@ -99,7 +103,8 @@ class Explanation:
             row = {name: known.get(name) for name in columns}
             return cls(Estimate(row), refusal, (), ())
         row = told["row"]
-        return cls(Estimate(row), None, tuple(told["groups"]), tuple(told["stages"]))
+        groups, stages = tuple(told["groups"]), tuple(told["stages"])
+        return cls(Estimate(row), None, groups, stages, told["replay"])
 
     def check(self) -> None:
         """Raise `Infeasible`, with the reason, unless the layout obeys every rule and fits."""
@@ -118,4 +123,5 @@ class Explanation:
             "refusal": dict(self.refusal) if self.refusal else None,
             "groups": [dict(group) for group in self.groups],
             "stages": [dict(stage) for stage in self.stages],
+            "replay": dict(self.replay) if self.replay else None,
         }

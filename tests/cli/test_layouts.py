@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 import meshplan as mp
+from conftest import REPO
 
 JOB = ("--gpus", "64", "--tp", "8", "--pp", "4")
 
@@ -51,6 +52,15 @@ def test_every_term_has_a_formula() -> None:
     assert {*step, *memory} == known
 
 
+def test_the_equation_of_every_term_is_told() -> None:
+    from meshplan.report.terms import MEMORY, PAGE, STEP
+
+    page = (REPO / PAGE).read_text(encoding="utf-8")
+    headings = [line[3:] for line in page.splitlines() if line.startswith("## ")]
+    anchors = {heading.lower().replace(" ", "-") for heading in headings}
+    assert {part.anchor for part in (*STEP, *MEMORY)} <= anchors
+
+
 def test_evaluate_for_people() -> None:
     done = planner("evaluate", *JOB)
     assert done.returncode == 0
@@ -82,6 +92,9 @@ def test_explain_tells_groups_stages_and_alternatives() -> None:
     assert told["groups"][0]["links"] == ["scale-up"]
     assert told["groups"][2]["links"] == ["NIC"]
     assert sum(s["stages"] for s in told["stages"]) == 4
+    assert (
+        0 < told["replay"]["bubble_s"] < told["replay"]["makespan_s"] < told["row"]["step_time_s"]
+    )
     assert told["alternatives"]
     assert all(a["row"]["step_time_s"] < told["row"]["step_time_s"] for a in told["alternatives"])
     done = planner("explain", *JOB)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,11 @@ def answer(*args: str) -> Any:
     return json.loads(done.stdout)
 
 
+READERS: dict[str, Callable[..., pl.DataFrame]] = {
+    "parquet": pl.read_parquet,
+    "csv": pl.read_csv,
+    "arrow": pl.read_ipc,
+}
 ROW = {
     *("dp", "tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "sharding", "recompute"),
     *("schedule", "status", "step_time_s", "peak_memory_bytes", "tokens_per_s_per_gpu"),
@@ -108,8 +114,7 @@ def test_every_layout_in_a_file(tmp_path: Path, ending: str) -> None:
     done = planner("sweep", *SMALL, "--output", str(file), "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    read = {"parquet": pl.read_parquet, "csv": pl.read_csv, "arrow": pl.read_ipc}[ending]
-    frame = read(file)
+    frame = READERS[ending](file)
     assert f"wrote {frame.height:,} layouts" in done.stderr
     space = found["space"]
     rules = sum(count for reason, count in space["rejected"].items() if reason != "memory")

@@ -52,6 +52,8 @@ def _print(told: Explanation, better: list[Change]) -> None:
             report.formulas(told.row),
             report.stages(told.stages),
         )
+        if told.replay:
+            show(report.replayed(told.replay))
     title = "Faster by one change" if told.row.feasible else "Feasible by one change"
     if better:
         show("", report.changes(title, told.row, better))

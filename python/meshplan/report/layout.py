@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from meshplan.report.console import table
-from meshplan.report.terms import MEMORY, STEP, Term
+from meshplan.report.terms import MEMORY, PAGE, STEP, Term
 from meshplan.report.values import phrase, value
 
 if TYPE_CHECKING:
@@ -50,14 +50,20 @@ def terms(title: str, row: Mapping[str, Any], total: str, parts: Sequence[Term])
 
 def formulas(row: Mapping[str, Any]) -> Table:
     """Each term that is not zero with its formula and source."""
-    made = table("Terms, formulas, sources", ["term", "value", "formula", "source"], left=1)
+    title = f"Terms, formulas, sources (symbols and equations: {PAGE})"
+    made = table(title, ["term", "value", "formula", "source"], left=1)
     made.columns[2].justify = made.columns[3].justify = "left"
     for part in (*STEP, *MEMORY):
         item = row[part.name]
         if item:
-            source = f"{part.source}; docs/{part.page}"
-            made.add_row(part.name, value(part.name, item), part.formula, source)
+            made.add_row(part.name, value(part.name, item), part.formula, part.source)
     return made
+
+
+def replayed(told: Mapping[str, Any]) -> str:
+    """Replay of the pipeline schedule, in one line."""
+    makespan, bubble = (value(name, told[name]) for name in ("makespan_s", "bubble_s"))
+    return f"Schedule replayed event by event: {makespan}; the busiest stage idles {bubble} of it"
 
 
 def groups(items: Sequence[Mapping[str, Any]]) -> Table:

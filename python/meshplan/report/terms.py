@@ -1,4 +1,4 @@
-"""The terms of a row: what each is, by which formula, and which page tells more."""
+"""The terms of a row: what each is, by which formula, and where its equation is told in full."""
 
 from __future__ import annotations
 
@@ -12,62 +12,65 @@ class Term:
     name: str
     formula: str
     source: str
-    page: str
+    anchor: str
 
 
 STEP = (
-    Term("gemm_s", "m · Σ layers, GEMMs: max over tiles and memory of FLOPs/rate, fwd + bwd",
-         "fitted GEMM curve", "kernels.md"),
-    Term("attention_s", "m · 4·b·s²·heads·d/2 · 3.5 / (efficiency · peak) per layer",
-         "Dao 2023; fitted efficiency", "kernels.md"),
-    Term("memory_bound_s", "m · bytes of norms, activations, residuals, loss / HBM bandwidth",
-         "fitted pass ratio", "kernels.md"),
-    Term("recompute_s", "m · forward time of what is recomputed",
-         "Korthikanti 2022", "memory.md"),
-    Term("launch_s", "(gpu^n + cpu^n)^(1/n) − gpu, cpu = kernels · launch time",
-         "fitted launch time", "kernels.md"),
-    Term("tp_comm_s", "m · layers · (2(t−1)/t · b·s·H·2 B / bus bandwidth + latency) · exposed",
-         "Shoeybi 2019; Korthikanti 2022", "collectives.md"),
-    Term("cp_comm_s", "m · (K and V bytes over the ring − attention that hides them)",
-         "Liu 2023, ring attention", "collectives.md"),
-    Term("ep_comm_s", "m · 2 · dispatch: T·k·H·b (1 − 1/EP) over links, once per domain over NICs",
-         "DeepSeek-V3 report 2024", "collectives.md"),
-    Term("micro_batch_overhead_s", "m · fixed time per micro-batch",
-         "fitted", "pipeline.md"),
-    Term("pp_comm_s", "2(m·v + p − 1) · (latency + b·s·H·2 B / bandwidth · exposed)",
-         "Narayanan 2021", "pipeline.md"),
-    Term("bubble_s", "(p − 1)/v · (F + B) for equal stages; Σ other stages for uneven ones",
-         "Narayanan 2021; Qi 2023", "pipeline.md"),
-    Term("dp_comm_s", "reduce-scatter + all-gather (or all-reduce) − what compute hides",
-         "Rajbhandari 2020", "collectives.md"),
-    Term("optimizer_s", "(30 B · Φ/shards + 6 B · Φ) / HBM bandwidth",
-         "Kingma 2015; bytes counted", "memory.md"),
-    Term("step_overhead_s", "fixed time per step",
-         "fitted", "accuracy.md"),
+    Term("gemm_s", "m · Σ GEMMs, forward + 2 backward: the device's curve · gemm_ratio",
+         "fitted to kernel tables and runs", "time-of-a-pass-over-a-layer"),
+    Term("attention_s", "m · Σ 3.5 · 2·T·K·(h/t)·(d_k + d_v) / (efficiency · 16-bit peak)",
+         "Dao 2023; fitted efficiency", "work-of-a-layer"),
+    Term("memory_bound_s", "m · Σ passes · 2·rows·width · memory_bound_ratio / HBM bandwidth",
+         "Korthikanti 2022; fitted ratio", "work-of-a-layer"),
+    Term("recompute_s", "m · forward time of what is recomputed, its communication included",
+         "Korthikanti 2022", "time-of-a-pass-over-a-layer"),
+    Term("launch_s", "m · ((gpu^n + cpu^n)^(1/n) − gpu), cpu = kernels · launch time",
+         "fitted", "time-of-a-pass-over-a-layer"),
+    Term("tp_comm_s", "m · Σ (2(t−1)/t · 2·T·H / bus bandwidth + latency·√(t/4)) · exposed",
+         "Shoeybi 2019; Korthikanti 2022", "time-of-a-pass-over-a-layer"),
+    Term("cp_comm_s", "m · Σ 3 · ((c−1) steps of 2·T·(KV width)), less what the core hides",
+         "Liu 2023", "time-of-a-pass-over-a-layer"),
+    Term("ep_comm_s", "m · Σ (dispatch + combine): the slower of domain links and NIC · exposed",
+         "DeepSeek-V3 report 2024", "time-of-a-pass-over-a-layer"),
+    Term("micro_batch_overhead_s", "m · micro_batch_s",
+         "fitted", "stages-and-schedule"),
+    Term("pp_comm_s", "2(m·v + p − 1) · (latency + 2·T̂·H / bandwidth · exposed)",
+         "Narayanan 2021", "stages-and-schedule"),
+    Term("bubble_s", "β · (Σ stages − slowest)/v; ZB-H1 less 2·Σ W; DualPipe (p/2 − 1)(τ + B − 3W)",
+         "Narayanan 2021; Qi 2024", "stages-and-schedule"),
+    Term("dp_comm_s", "reduction and gathering, less what forward and backward hide",
+         "Rajbhandari 2020; Zhao 2023", "data-parallelism"),
+    Term("optimizer_s", "optimizer_ratio · (30·P/shard + 6·P) / HBM bandwidth",
+         "bytes counted; fitted ratio", "data-parallelism"),
+    Term("step_overhead_s", "step_s",
+         "fitted", "data-parallelism"),
     Term("straggler_s", "barriers · (σ·√(2 ln N) + (1 − (1 − q)^N) · D)",
-         "order statistics", "collectives.md"),
+         "order statistics", "data-parallelism"),
 )  # fmt: skip
-"""Terms that add up to ``step_time_s``."""
+"""Terms that add up to ``step_time_s``, with the anchors of their equations in `PAGE`."""
 
 MEMORY = (
-    Term("weights_bytes", "bytes per weight · Φ on the rank (/ shards: ZeRO-3) + gathered layers",
-         "Rajbhandari 2020", "memory.md"),
-    Term("gradients_bytes", "bytes per gradient · Φ on the rank (/ shards from ZeRO-2)",
-         "Rajbhandari 2020", "memory.md"),
-    Term("optimizer_bytes", "state and master bytes · Φ / shards",
-         "Rajbhandari 2020", "memory.md"),
-    Term("activations_bytes", "saved bytes per micro-batch · micro-batches in flight",
-         "Korthikanti 2022", "memory.md"),
-    Term("logits_bytes", "bytes per entry · tokens · V/t on the last stage",
-         "fitted", "memory.md"),
-    Term("buffers_bytes", "framework buffers and pipeline messages",
-         "fitted", "memory.md"),
-    Term("fragmentation_bytes", "allocator ratio · allocated, at most what is left",
-         "fitted", "memory.md"),
-    Term("context_bytes", "CUDA context, NCCL and libraries",
-         "fitted", "memory.md"),
+    Term("weights_bytes", "2·P; under ZeRO-3 2·P/shard and two gathered layers",
+         "Rajbhandari 2020", "memory"),
+    Term("gradients_bytes", "g·P; sharded from ZeRO-2",
+         "Rajbhandari 2020", "memory"),
+    Term("optimizer_bytes", "o·P/shard, o = 12 for Adam with an fp32 master copy",
+         "Rajbhandari 2020", "memory"),
+    Term("activations_bytes", "saved bytes of a micro-batch · micro-batches in flight",
+         "Korthikanti 2022", "memory"),
+    Term("logits_bytes", "T·V/t · logits_bytes_per_entry on the last stage",
+         "fitted", "memory"),
+    Term("buffers_bytes", "buffers of the framework and two pipeline messages",
+         "fitted", "memory"),
+    Term("fragmentation_bytes", "fragmentation_ratio · allocated, as far as there is room",
+         "fitted", "memory"),
+    Term("context_bytes", "CUDA, NCCL and libraries",
+         "fitted", "memory"),
 )  # fmt: skip
 """Terms that add up to ``peak_memory_bytes``."""
+
+PAGE = "docs/training-model.md"
+"""The page that has every equation and its symbols."""
 
 STATUS = {
     "topology": "degrees do not multiply to the number of GPUs",

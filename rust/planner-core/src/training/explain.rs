@@ -4,7 +4,8 @@
 use serde::Serialize;
 
 use crate::error::Result;
-use crate::layout::{Layout, Sharding};
+use crate::layout::{Layout, Schedule, Sharding};
+use crate::pipeline::replay::{self, ChunkTimes};
 
 use super::Estimator;
 use super::block::in_flight;
@@ -12,7 +13,10 @@ use super::group::Grid;
 use super::layer::LayerKey;
 use super::links::Span;
 use super::row::Row;
-use super::stage::{StageClass, StagePlan};
+use super::stage::{StageClass, StagePlan, chunk_sizes};
+
+/// Most passes that a replay runs for an explanation.
+const MOST_PASSES: u64 = 1 << 23;
 
 /// A process group and what it spans.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -66,6 +70,15 @@ pub struct StageReport {
     pub headroom_bytes: f64,
 }
 
+/// The pipeline replayed event by event from the times of its chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Replayed {
+    /// From the first forward to the last backward, messages as delays, s.
+    pub makespan_s: f64,
+    /// The part of it in which the slowest stage computes nothing, s.
+    pub bubble_s: f64,
+}
+
 /// A layout explained.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explanation {
@@ -75,6 +88,8 @@ pub struct Explanation {
     pub groups: Vec<RankGroup>,
     /// Stages, by earliest stage.
     pub stages: Vec<StageReport>,
+    /// The schedule replayed: with more than one stage, and not for DualPipe.
+    pub replay: Option<Replayed>,
 }
 
 impl Estimator {
@@ -87,6 +102,7 @@ impl Estimator {
         Ok(Explanation {
             groups: self.rank_groups(layout),
             stages: self.stage_reports(layout, row.micro_batches as f64),
+            replay: self.replayed(layout, row.micro_batches)?,
             row,
         })
     }
@@ -146,14 +162,7 @@ impl Estimator {
 
     fn stage_reports(&self, l: &Layout, m: f64) -> Vec<StageReport> {
         let grid = grid_of(l);
-        let costs = self.layer_costs(LayerKey {
-            tp: l.tp,
-            cp: l.cp,
-            ep: l.ep,
-            etp: l.etp,
-            micro_batch: l.micro_batch,
-            sequence_parallel: l.sequence_parallel,
-        });
+        let costs = self.layer_costs(key_of(l));
         let plan = StagePlan::new(&self.model, l.pp, l.vpp);
         let group = self.group_costs(grid, &plan, l.sharding, l.shard_group);
         let stride = self.stage_stride(grid);
@@ -188,12 +197,79 @@ impl Estimator {
             .collect()
     }
 
+    fn replayed(&self, l: &Layout, m: u64) -> Result<Option<Replayed>> {
+        let passes = m * u64::from(l.pp) * u64::from(l.vpp);
+        if l.pp == 1 || l.schedule == Schedule::DualPipe || passes > MOST_PASSES {
+            return Ok(None);
+        }
+        let costs = self.layer_costs(key_of(l));
+        let mut chunks = StagePlan::new(&self.model, l.pp * l.vpp, 1);
+        chunks.vpp = l.vpp; // what hides behind other micro-batches still does
+        let stride = self.stage_stride(grid_of(l));
+        let block = self.block(&costs, &chunks, l.recompute, l.recompute_layers, stride);
+        let times: Vec<ChunkTimes> = self
+            .classes_in_order(&chunks)
+            .into_iter()
+            .map(|class| {
+                let stage = &block.stages[class];
+                ChunkTimes {
+                    forward_s: stage.forward + self.software.micro_batch_s,
+                    backward_input_s: (stage.backward - stage.weight_gradient).max(0.0),
+                    weight_s: stage.weight_gradient,
+                }
+            })
+            .collect();
+        let plan = replay::Plan {
+            schedule: l.schedule,
+            stages: l.pp as usize,
+            micro_batches: usize::try_from(m).unwrap_or(usize::MAX),
+            forward_delay_s: block.message_s,
+            backward_delay_s: block.message_s,
+        };
+        let replay = replay::replay(&plan, &times)?;
+        Ok(Some(Replayed {
+            makespan_s: replay.makespan_s,
+            bubble_s: replay.idle_s.iter().copied().fold(f64::INFINITY, f64::min),
+        }))
+    }
+
+    /// Class of each chunk, in model order.
+    fn classes_in_order(&self, plan: &StagePlan) -> Vec<usize> {
+        let count = plan.pp as usize;
+        let mut next = 0;
+        chunk_sizes(self.model.layers.len(), count)
+            .into_iter()
+            .enumerate()
+            .map(|(i, size)| {
+                let mut counts = vec![0.0; self.model.kinds.len()];
+                for &kind in &self.model.layers[next..next + size] {
+                    counts[kind] += 1.0;
+                }
+                next += size;
+                let ends = (i == 0, i + 1 == count);
+                let same = |c: &StageClass| (c.first, c.last) == ends && c.counts == counts;
+                plan.classes.iter().position(same).unwrap_or(0)
+            })
+            .collect()
+    }
+
     fn layers_of(&self, class: &StageClass) -> Vec<(String, u64)> {
         let counts = self.model.kinds.iter().zip(&class.counts);
         counts
             .filter(|(_, n)| **n > 0.0)
             .map(|(kind, &n)| (kind.name.clone(), n as u64))
             .collect()
+    }
+}
+
+fn key_of(l: &Layout) -> LayerKey {
+    LayerKey {
+        tp: l.tp,
+        cp: l.cp,
+        ep: l.ep,
+        etp: l.etp,
+        micro_batch: l.micro_batch,
+        sequence_parallel: l.sequence_parallel,
     }
 }
 
@@ -204,5 +280,46 @@ fn grid_of(l: &Layout) -> Grid {
         ep: l.ep,
         etp: l.etp,
         pp: l.pp,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::layout::Schedule;
+    use crate::sweep::tests::small_moe;
+
+    /// Every layout of a small space, in steps.
+    #[test]
+    fn an_explanation_agrees_with_its_row() {
+        let job = small_moe(16);
+        let mut replays = 0;
+        for id in (0..job.index.len()).step_by(97) {
+            let layout = job.index.layout(&job.space, id).unwrap();
+            let told = job.estimator.explain(&layout).unwrap();
+            let row = &told.row;
+            assert_eq!(row, &job.estimator.row(&layout).unwrap());
+            let ranks = |name: &str| {
+                let group = told.groups.iter().find(|g| g.name == name);
+                group.map_or(1, |g| g.ranks)
+            };
+            assert_eq!(ranks("tensor"), u64::from(layout.tp));
+            assert_eq!(ranks("data"), u64::from(layout.dp * layout.cp));
+            assert_eq!(ranks("expert"), u64::from(layout.ep));
+            assert_eq!(ranks("pipeline"), u64::from(layout.pp));
+            let stages: u64 = told.stages.iter().map(|s| s.stages).sum();
+            assert_eq!(stages, u64::from(layout.pp));
+            let fullest = told.stages.iter().map(|s| s.allocated_bytes);
+            let allocated = row.peak_memory_bytes - row.fragmentation_bytes - row.context_bytes;
+            let most = fullest.fold(0.0, f64::max);
+            assert!((most / allocated - 1.0).abs() < 1e-12, "{layout:?}");
+            let least = told.stages.iter().map(|s| s.headroom_bytes);
+            assert!((least.fold(f64::MAX, f64::min) - row.headroom_bytes).abs() < 1.0);
+            if let Some(replay) = told.replay {
+                assert!(replay.bubble_s >= 0.0 && replay.bubble_s < replay.makespan_s);
+                assert!(layout.pp > 1 && layout.schedule != Schedule::DualPipe);
+                replays += 1;
+            }
+        }
+        assert!(replays > 10);
     }
 }
