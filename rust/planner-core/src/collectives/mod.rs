@@ -1,5 +1,6 @@
 //! Collectives: volume (closed forms), time (algorithm × protocol × tier), selection.
 
+pub mod custom;
 pub mod data_parallel;
 pub mod expert_parallel;
 pub mod group;
