@@ -24,7 +24,10 @@ pub fn fill(columns: &mut [Vec<f64>]) {
 
 /// A fixture of `rust/planner-core/fixtures`, parsed.
 fn fixture<T: serde::de::DeserializeOwned>(name: &str) -> T {
-    let path = format!("{}/../rust/planner-core/fixtures/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    let path = format!(
+        "{}/../rust/planner-core/fixtures/{name}.json",
+        env!("CARGO_MANIFEST_DIR")
+    );
     let text = std::fs::read_to_string(&path).expect("the fixture is there");
     serde_json::from_str(&text).expect("the fixture fits the types")
 }
@@ -33,9 +36,15 @@ fn fixture<T: serde::de::DeserializeOwned>(name: &str) -> T {
 pub fn job(model: &str, gpus: u64, global_batch: u64) -> Job {
     let model: Model = fixture(model);
     let cluster: Cluster = fixture("h100");
-    let training = Training { global_batch, ..fixture("training") };
+    let training = Training {
+        global_batch,
+        ..fixture("training")
+    };
     let axes = Axes::default();
     let space = Space::new(&model, &cluster, &training, Framework::Generic, gpus, &axes);
     let estimator = Estimator::new(model, cluster, training, fixture("software"), gpus);
-    Job::new(estimator.expect("numbers are there"), space.expect("axes are open"))
+    Job::new(
+        estimator.expect("numbers are there"),
+        space.expect("axes are open"),
+    )
 }

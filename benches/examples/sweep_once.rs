@@ -9,9 +9,9 @@
 use std::sync::Arc;
 
 use planner_benches::job;
+use planner_core::sweep::Options;
 use planner_core::sweep::control::Control;
 use planner_core::sweep::rows::Tables;
-use planner_core::sweep::Options;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -32,12 +32,20 @@ fn main() {
         }
         _ => {
             let exhaustive = mode == "exhaustive";
-            let options = Options { exhaustive, threads: 1, ..Options::default() };
+            let options = Options {
+                exhaustive,
+                threads: 1,
+                ..Options::default()
+            };
             let start = std::time::Instant::now();
             let outcome = job.run(&options, &control).expect("nobody stops it");
             println!(
                 "{} layouts, {} fit, {} pruned, {} over memory, {:?}",
-                job.index.len(), outcome.evaluated, outcome.pruned, outcome.over_memory, start.elapsed()
+                job.index.len(),
+                outcome.evaluated,
+                outcome.pruned,
+                outcome.over_memory,
+                start.elapsed()
             );
         }
     }

@@ -53,8 +53,8 @@ pub fn custom_all_reduce_s(
     }
     let n = ranks as f64;
     let one = (n - 1.0) * bytes / (curve.one_shot_efficiency * link_bytes_per_s);
-    let two = curve.sync_s
-        + 2.0 * (n - 1.0) / n * bytes / (curve.two_shot_efficiency * link_bytes_per_s);
+    let two =
+        curve.sync_s + 2.0 * (n - 1.0) / n * bytes / (curve.two_shot_efficiency * link_bytes_per_s);
     curve.base_s + (n - 1.0) * curve.hop_s + pipelined_s(curve.ramp_s, one.min(two))
 }
 

@@ -64,15 +64,33 @@ impl Gemm {
     }
 }
 
-/// Sides of the output tiles that kernel libraries use.
-const TILES: [(f64, f64); 7] = [
-    (64.0, 64.0),
-    (64.0, 128.0),
-    (128.0, 64.0),
-    (128.0, 128.0),
-    (128.0, 256.0),
-    (256.0, 128.0),
-    (256.0, 256.0),
+/// An output tile, with the reciprocals that the hot path multiplies by.
+struct Tile {
+    area: f64,
+    per_row: f64,
+    per_column: f64,
+    /// 1/s, with s = 2ab/(a + b).
+    per_side: f64,
+}
+
+const fn tile(a: f64, b: f64) -> Tile {
+    Tile {
+        area: a * b,
+        per_row: 1.0 / a,
+        per_column: 1.0 / b,
+        per_side: (a + b) / (2.0 * a * b),
+    }
+}
+
+/// Output tiles that kernel libraries use.
+const TILES: [Tile; 7] = [
+    tile(64.0, 64.0),
+    tile(64.0, 128.0),
+    tile(128.0, 64.0),
+    tile(128.0, 128.0),
+    tile(128.0, 256.0),
+    tile(256.0, 128.0),
+    tile(256.0, 256.0),
 ];
 
 /// Slices of a split-k multiplication, at most.
@@ -106,12 +124,11 @@ pub fn gemm_s(gemm: &Gemm, curve: &GemmCurve, rates: &Rates) -> f64 {
     let (k, groups) = (gemm.k, gemm.groups / rates.sms);
     let split_limit = (k / curve.split_k).clamp(1.0, SPLIT_MAX);
     let mut compute = f64::INFINITY;
-    for (a, b) in TILES {
-        let area = a * b;
-        if area < curve.tile_min || area > curve.tile_max {
+    for tile in &TILES {
+        if tile.area < curve.tile_min || tile.area > curve.tile_max {
             continue;
         }
-        let mut x = groups * ceil(gemm.m / a) * ceil(gemm.n / b);
+        let mut x = groups * ceil(gemm.m * tile.per_row) * ceil(gemm.n * tile.per_column);
         let mut depth = k;
         if x < 1.0 {
             let j = split_limit.min(1.0 / x);
@@ -123,8 +140,8 @@ pub fn gemm_s(gemm: &Gemm, curve: &GemmCurve, rates: &Rates) -> f64 {
         } else {
             x + curve.wave * (ceil(x) - x)
         };
-        let side = 2.0 * area / (a + b);
-        let time = waves * area * (depth + curve.k_half) * (1.0 + curve.tile_half / side);
+        let traffic = 1.0 + curve.tile_half * tile.per_side;
+        let time = waves * tile.area * (depth + curve.k_half) * traffic;
         compute = compute.min(time);
     }
     compute *= 2.0 * per_sm / curve.efficiency;

@@ -57,6 +57,6 @@ impl Rates {
 /// x rounded up, for 0 ≤ x < 2⁶³. A cast is several times faster than the library call.
 #[inline]
 fn ceil(x: f64) -> f64 {
-    let whole = x as u64 as f64;
+    let whole = x as i64 as f64;
     if whole < x { whole + 1.0 } else { whole }
 }
