@@ -1,8 +1,8 @@
 """Errors on runs that a fit has not seen.
 
-Three errors belong together: fitted (every run seen), cross-validated (whole (model, GPU) groups left
-out, in folds) and source left out (nothing of the source seen). Fits start from the full one and
-are run to convergence on what is left.
+Three errors belong together: fitted (every run seen), cross-validated (whole (model, GPU) groups
+left out, in folds) and source left out (nothing of the source seen). Fits start from the full one
+and are run to convergence on what is left.
 """
 
 from __future__ import annotations

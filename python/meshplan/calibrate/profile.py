@@ -1,8 +1,8 @@
 """A cluster profile from a user's own measurements: ``planner calibrate``.
 
-Starts from a preset and replaces what the measurements identify: GEMM and attention curves by kernel
-tables, fabrics by collective logs, training ratios and software costs by runs. What they do not
-identify stays at the preset and is named.
+Starts from a preset and replaces what the measurements identify: GEMM and attention curves by
+kernel tables, fabrics by collective logs, training ratios and software costs by runs. What they do
+not identify stays at the preset and is named.
 """
 
 from __future__ import annotations
@@ -140,9 +140,7 @@ def calibrate(
         When an input cannot be read, or nothing was given.
     """
     if runs is None and gemm is None and attention is None and not nccl:
-        raise InputError(
-            "needs measurements", hint="give --runs, --nccl, --gemm or --attention"
-        )
+        raise InputError("needs measurements", hint="give --runs, --nccl, --gemm or --attention")
     presets.raw("clusters", cluster, ("cluster",), {("cluster",): "--cluster"})
     profile = Profile(cluster)
     if gemm is not None:
@@ -219,9 +217,7 @@ def _gemm_error(curve: dict[str, float] | None, rows: pl.DataFrame, peaks: Any) 
     _, peak, a_bytes, b_bytes, _ = gemm.FORMATS[rows["dtype"][0]]
     m, n, k, measured = (rows[c].cast(float).to_numpy() for c in ("m", "n", "k", "latency_us"))
     shapes = gemm.Shapes(m, n, k, a_bytes, b_bytes)
-    found = gemm.predict(
-        curve, shapes, peaks.flops[peak], peaks.memory_bytes_per_s, peaks.sms
-    )
+    found = gemm.predict(curve, shapes, peaks.flops[peak], peaks.memory_bytes_per_s, peaks.sms)
     return float(np.median(np.abs(found / (measured * 1e-6) - 1)))
 
 
@@ -356,9 +352,7 @@ def _free(batch: Batch, parameters: list[Parameter]) -> list[Parameter]:
 
     problem = Problem(batch, parameters=parameters)
     moved = problem.moved
-    return [
-        replace(p, prior=p.value) for p, m in zip(parameters, moved, strict=True) if m
-    ]
+    return [replace(p, prior=p.value) for p, m in zip(parameters, moved, strict=True) if m]
 
 
 def _left_one_out(batch: Batch, parameters: list[Parameter], most: int = 12) -> float:
@@ -392,7 +386,9 @@ def _store(
         for target in p.targets:
             kind, name, *path = target.split(".")
             if kind == "devices" and name == table["device"]:
-                training = profile.changes["device"].setdefault("training", dict(device["training"]))
+                training = profile.changes["device"].setdefault(
+                    "training", dict(device["training"])
+                )
                 overlay.assign({"training": training}, path, value)
             for key in ("scale_up_fabric", "scale_out_fabric"):
                 if kind == "fabrics" and name == table[key]:

@@ -25,9 +25,7 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def calibrate(
     cluster: Annotated[str, typer.Option("--cluster", help="Preset to start from.")],
-    output_file: Annotated[
-        Path, typer.Option("--output", help="Cluster file to write (.toml).")
-    ],
+    output_file: Annotated[Path, typer.Option("--output", help="Cluster file to write (.toml).")],
     runs: Annotated[
         Path | None, typer.Option("--runs", help="Measured training runs (CSV or Parquet).")
     ] = None,
@@ -56,9 +54,9 @@ def calibrate(
             hint=f"mkdir -p {output_file.parent}",
         )
     try:
-        from meshplan.calibrate.profile import calibrate as fit
-
         import scipy  # noqa: F401
+
+        from meshplan.calibrate.profile import calibrate as fit
     except ImportError:
         raise InputError("needs SciPy", hint="pip install 'meshplan[calibrate]'") from None
     profile = fit(

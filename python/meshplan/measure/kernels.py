@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from meshplan.measure.clock import median_s
@@ -38,7 +39,7 @@ def gemms(device: str, formats: tuple[str, ...], each_s: float) -> Iterator[Row]
         for m, n, k in itertools.product(sides, sides[1:], sides[1:]):
             a = torch.randn(m, k, device=device, dtype=dtype)
             b = torch.randn(n, k, device=device, dtype=dtype)
-            time = median_s(lambda a=a, b=b: a @ b.t(), device, each_s)
+            time = median_s(partial(torch.matmul, a, b.t()), device, each_s)
             yield {"dtype": name, "m": m, "n": n, "k": k, "latency_us": time * 1e6}
 
 
@@ -63,11 +64,7 @@ def attentions(device: str, each_s: float) -> Iterator[Row]:
         group = heads // kv_heads
         if group > 1:  # a view where the kernel can, a copy where it cannot: not part of the time
             k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
-        time = median_s(
-            lambda q=q, k=k, v=v, causal=not decode: attend(q, k, v, is_causal=causal),
-            device,
-            each_s,
-        )
+        time = median_s(partial(attend, q, k, v, is_causal=not decode), device, each_s)
         yield common | {
             "phase": "generation" if decode else "context",
             "batch": batch,
@@ -87,5 +84,5 @@ def copies(device: str, each_s: float) -> Iterator[Row]:
     for size in COPY_BYTES[device]:
         a = torch.empty(size, device=device, dtype=torch.uint8)
         b = torch.empty_like(a)
-        time = median_s(lambda a=a, b=b: b.copy_(a), device, each_s)
+        time = median_s(partial(b.copy_, a), device, each_s)
         yield {"bytes": size, "latency_us": time * 1e6, "bytes_per_s": 2 * size / time}

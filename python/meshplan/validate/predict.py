@@ -78,7 +78,7 @@ class Batch:
         models: Mapping[str, ModelSpec],
         cluster: str | None = None,
     ) -> Batch:
-        """Interpret rows and prepare their jobs; `cluster` overrides what the rows say of theirs."""
+        """Interpret rows and prepare their jobs; `cluster` overrides that of the rows."""
         good: list[Run] = []
         failed = []
         for row, run in recorded.each(rows, models, cluster):

@@ -110,9 +110,7 @@ def validate_training(
     return Validation(score(graded), _table(batch, best, outcomes), failed, outcomes)
 
 
-def _table(
-    batch: predict.Batch, best: pl.DataFrame, outcomes: Sequence[Outcome]
-) -> pl.DataFrame:
+def _table(batch: predict.Batch, best: pl.DataFrame, outcomes: Sequence[Outcome]) -> pl.DataFrame:
     import polars as pl
 
     runs = [batch.runs[i] for i in best["run"]]

@@ -85,7 +85,9 @@ def _print(found: Validation) -> None:
     macro = s.macro
     _errors("step time", s.step_time, macro["step_time_median"], macro["step_time_p90"])
     if s.ranking:
-        lines = [("ranking", "groups", "tau-b", "regret", "worst", "best of 3")]
+        lines: list[tuple[str, ...]] = [
+            ("ranking", "groups", "tau-b", "regret", "worst", "best of 3")
+        ]
         for name, r in s.ranking.items():
             regrets = (r.regret, r.worst_regret, r.best_of_three_regret)
             lines.append((name, str(r.groups), f"{r.tau_b:.3f}", *map(_percent, regrets)))

@@ -148,9 +148,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    type Case = (u32, u32, u32, u32, f64, f64, f64, f64);
+
     /// E, k, T, EP, expert max/mean and rank max/mean with their 95 % half-widths: Monte-Carlo of
     /// 2,000 trials with numpy's PCG64, seed 20261129.
-    const UNIFORM: [(u32, u32, u32, u32, f64, f64, f64, f64); 7] = [
+    const UNIFORM: [Case; 7] = [
         (8, 2, 128, 8, 1.2382, 0.0038, 1.2382, 0.0038),
         (8, 2, 8192, 8, 1.0294, 0.0009, 1.0294, 0.0009),
         (64, 8, 1024, 8, 1.1992, 0.0030, 1.0433, 0.0013),

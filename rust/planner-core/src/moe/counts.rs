@@ -159,7 +159,7 @@ impl Search<'_> {
     }
 
     fn anneal(&mut self, mut counts: Vec<u32>) {
-        let mut rng = Pcg64::new(0xba1a_ce, 0);
+        let mut rng = Pcg64::new(0x00ba_1ace, 0);
         let mut at = self.cost;
         let n = counts.len() as u32;
         let steps = if self.equal && self.best.size == 2 {

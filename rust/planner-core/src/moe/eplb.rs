@@ -113,7 +113,7 @@ pub fn eplb(loads: &[f32], shape: &Shape) -> Vec<Placement> {
 }
 
 fn place(loads: &[f32], shape: &Shape, scratch: &mut Scratch) -> Placement {
-    let (nodes, groups) = if shape.groups % shape.nodes == 0 {
+    let (nodes, groups) = if shape.groups.is_multiple_of(shape.nodes) {
         (shape.nodes as usize, shape.groups as usize)
     } else {
         (1, 1)

@@ -207,7 +207,7 @@ impl Rebalance {
         it
     }
 
-    fn rearrange(&self, maps: &mut Vec<Placement>, new: Vec<Placement>, it: &mut Interval) {
+    fn rearrange(&self, maps: &mut [Placement], new: Vec<Placement>, it: &mut Interval) {
         it.rearrangements += 1;
         it.moving_s += self.stall_s;
         for (old, new) in maps.iter_mut().zip(new) {

@@ -95,7 +95,7 @@ impl Batch {
     /// misses an expert, or a group limit under which k experts do not fit.
     pub fn check(&self) -> Result<()> {
         self.routing.check(self.experts, self.top_k)?;
-        if self.ranks == 0 || self.nodes == 0 || self.ranks % self.nodes != 0 {
+        if self.ranks == 0 || self.nodes == 0 || !self.ranks.is_multiple_of(self.nodes) {
             return Err(Error::field(
                 "nodes",
                 self.nodes,
@@ -129,7 +129,7 @@ impl Batch {
             let fits = groups > 0
                 && keep > 0
                 && keep <= groups
-                && self.experts % groups == 0
+                && self.experts.is_multiple_of(groups)
                 && self.top_k <= self.experts / groups * keep;
             if !fits {
                 return Err(Error::field(

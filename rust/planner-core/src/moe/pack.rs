@@ -57,9 +57,9 @@ impl Packing {
             for (i, &r) in open.iter().enumerate() {
                 let cost = (packing.loads[r] + w) / speeds[r];
                 if cost < best.0
-                    && !packing.slots[r * size..r * size + held[r]]
+                    && packing.slots[r * size..r * size + held[r]]
                         .last()
-                        .is_some_and(|x| x.1 == e)
+                        .is_none_or(|x| x.1 != e)
                 {
                     best = (cost, i);
                 }

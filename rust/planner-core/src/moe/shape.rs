@@ -51,7 +51,7 @@ impl Shape {
     /// Whether EPLB packs groups to nodes first: the nodes share the groups evenly.
     #[must_use]
     pub const fn hierarchical(&self) -> bool {
-        self.groups % self.nodes == 0 && self.nodes > 1
+        self.groups.is_multiple_of(self.nodes) && self.nodes > 1
     }
 
     /// Fewest redundant experts that fill the ranks evenly, (ranks − E mod ranks) mod ranks.
@@ -91,7 +91,7 @@ impl Shape {
                 format!("at most {LARGEST}"),
             ));
         }
-        if self.slots() % self.ranks != 0 {
+        if !self.slots().is_multiple_of(self.ranks) {
             let least = Self::least_redundant(self.experts, self.ranks);
             return Err(Error::field(
                 "redundant",
@@ -113,14 +113,14 @@ impl Shape {
                 ),
             ));
         }
-        if self.ranks % self.nodes != 0 {
+        if !self.ranks.is_multiple_of(self.nodes) {
             return Err(Error::field(
                 "nodes",
                 self.nodes,
                 format!("divides ranks = {}", self.ranks),
             ));
         }
-        if self.experts % self.groups != 0 {
+        if !self.experts.is_multiple_of(self.groups) {
             return Err(Error::field(
                 "groups",
                 self.groups,

@@ -396,7 +396,7 @@ fn status(p: &Point) -> u8 {
     };
     if p.top_k > p.experts {
         1
-    } else if p.ranks % p.nodes != 0 {
+    } else if !p.ranks.is_multiple_of(p.nodes) {
         3
     } else {
         u8::from(shape.check().is_err()) * 2
