@@ -70,6 +70,13 @@ def test_evaluate_for_people() -> None:
     assert "\x1b" not in done.stdout
 
 
+def test_a_switch_needs_no_value() -> None:
+    row = answer("evaluate", *JOB, "--sequence-parallel")
+    assert row["sequence_parallel"] is True
+    off = answer("evaluate", "--sequence-parallel", "off", *JOB, "--recompute", "full")
+    assert off["sequence_parallel"] is False
+
+
 def test_a_layout_that_does_not_fit_is_an_answer() -> None:
     done = planner("evaluate", "--gpus", "8", "--tp", "8", "--json")
     assert done.returncode == 1

@@ -8,13 +8,13 @@ import typer
 
 from meshplan.api import judge
 from meshplan.cli.asking import read
-from meshplan.cli.flags import AXES, JOB, JSON, Given, takes
+from meshplan.cli.flags import AXES, JOB, JSON, Given, JobCommand, takes
 from meshplan.request import EVALUATED
 
 app = typer.Typer(add_completion=False)
 
 
-@app.command()
+@app.command(cls=JobCommand)
 @takes(*JOB, *AXES, JSON)
 def evaluate(given: Given) -> None:
     """Estimate one layout, every term.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from meshplan.cli.asking import read
-from meshplan.cli.flags import AXES, JOB, JSON, Given, takes
+from meshplan.cli.flags import AXES, JOB, JSON, Given, JobCommand, takes
 
 if TYPE_CHECKING:
     from meshplan.alternatives import Change
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False)
 
 
-@app.command()
+@app.command(cls=JobCommand)
 @takes(*JOB, *AXES, JSON)
 def explain(given: Given) -> None:
     """Explain one layout: groups, terms with formulas, stages, and what would be better.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,7 +86,7 @@ AXES = (
     _axis("recompute", "none, selective, block, full.", "KIND"),
     _axis("recompute-layers", "Layers per stage under block recomputation."),
     _axis("schedule", "1f1b, interleaved, zb-h1, gpipe, dualpipe.", "KIND"),
-    _axis("sequence-parallel", "on or off.", "on|off"),
+    _axis("sequence-parallel", "on or off; on if nothing follows.", "on|off"),
 )
 """Flags of the axes of the space."""
 
@@ -100,6 +101,28 @@ SEARCH = (
     Flag("--exhaustive", ("exhaustive",), "Skip nothing by bounds.", switch=True, panel=_OUTPUT),
 )  # fmt: skip
 """Flags of a search."""
+
+
+class JobCommand(TyperCommand):
+    """A command with the flags of a job; ``--sequence-parallel`` alone means on."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse arguments, switches spelled out."""
+        return super().parse_args(ctx, spelled_out(args))
+
+
+def spelled_out(args: list[str]) -> list[str]:
+    """Arguments with ``on`` after a switch axis that has no value.
+
+    >>> spelled_out(["--sequence-parallel", "--tp", "8"])
+    ['--sequence-parallel', 'on', '--tp', '8']
+    """
+    out: list[str] = []
+    for arg, following in zip(args, [*args[1:], "--"], strict=True):
+        out.append(arg)
+        if arg == "--sequence-parallel" and following.startswith("--"):
+            out.append("on")
+    return out
 
 
 def takes(*flags: Flag) -> Callable[[Callable[[Given], None]], Callable[..., None]]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import typer
 
 from meshplan.cli.asking import command, read
-from meshplan.cli.flags import AXES, JOB, SEARCH, Given, takes
+from meshplan.cli.flags import AXES, JOB, SEARCH, Given, JobCommand, takes
 from meshplan.errors import Infeasible
 
 app = typer.Typer(add_completion=False)
@@ -30,7 +30,7 @@ def bar() -> Iterator[Callable[[int, int], None] | None]:
         yield lambda done, total: shown.update(task, completed=done, total=total)
 
 
-@app.command()
+@app.command(cls=JobCommand)
 @takes(*JOB, *AXES, *SEARCH)
 def sweep(given: Given) -> None:
     """Find the best layouts of a training job, and say what was rejected and why."""
