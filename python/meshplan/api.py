@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import meshplan._core as _core
+from meshplan.bands import band
 from meshplan.estimate import Estimate, Explanation
 from meshplan.hf import load_model
 from meshplan.request import EVALUATED, question
@@ -13,6 +14,7 @@ from meshplan.specs import presets
 from meshplan.specs.cluster import Cluster
 from meshplan.specs.plan import DEFAULT_MODEL, Plan
 from meshplan.specs.reading import load_cluster, read_plan
+from meshplan.specs.software import load_software
 
 if TYPE_CHECKING:
     import os
@@ -55,6 +57,8 @@ class Job(TypedDict, total=False):
     """Threads of a search; 0: one per core."""
     exhaustive: bool
     """Skip nothing by bounds."""
+    rank: str
+    """Order of the best layouts: ``time``, or ``upper`` (time · (1 + error q90))."""
     tp: Axis
     pp: Axis
     dp: Axis
@@ -72,7 +76,7 @@ class Job(TypedDict, total=False):
 
 
 _OWN = frozenset(
-    ("gpus", "workload", "framework", "framework_version", "top", "threads", "exhaustive")
+    ("gpus", "workload", "framework", "framework_version", "top", "threads", "exhaustive", "rank")
 )
 
 
@@ -156,7 +160,10 @@ def explain(**job: Unpack[Job]) -> Explanation:
 def judge(checked: Plan, model: ModelSpec) -> Explanation:
     """Explain the one layout that a checked plan pins down."""
     answer = json.loads(_core.explain(question(checked, model)))
-    return Explanation.of(answer, [name for name, _, _ in _core.training_columns()])
+    names = [name for name, _, _ in _core.training_columns()]
+    software = load_software(checked.framework, checked.framework_version).name
+    architecture = checked.cluster.device.architecture
+    return Explanation.of(answer, names, lambda row: band(software, architecture, row))
 
 
 def columns() -> list[tuple[str, str, str]]:

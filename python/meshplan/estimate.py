@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshplan.errors import Infeasible
 from meshplan.report.values import LAYOUT, phrase, value
+
+if TYPE_CHECKING:
+    from meshplan.bands import Band
 
 
 class Estimate(Mapping[str, Any]):
@@ -94,15 +97,20 @@ class Explanation:
     replay: Mapping[str, float] | None = None
 
     @classmethod
-    def of(cls, answer: Mapping[str, Any], columns: list[str]) -> Explanation:
-        """Explanation of a core's answer."""
+    def of(
+        cls,
+        answer: Mapping[str, Any],
+        columns: list[str],
+        band: Callable[[Mapping[str, Any]], Band],
+    ) -> Explanation:
+        """Explanation of a core's answer, with the error band of its row."""
         told = answer["explanation"]
         if told is None:
             refusal = answer["refusal"]
             known = {**answer["layout"], "status": refusal["status"]}
             row = {name: known.get(name) for name in columns}
             return cls(Estimate(row), refusal, (), ())
-        row = told["row"]
+        row = told["row"] | band(told["row"]).to_dict()
         groups, stages = tuple(told["groups"]), tuple(told["stages"])
         return cls(Estimate(row), None, groups, stages, told["replay"])
 

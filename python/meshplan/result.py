@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from meshplan._core import Frame, SweepRows
+    from meshplan.bands import Band
     from meshplan.specs.plan import Plan
 
 
@@ -158,8 +159,14 @@ class Result:
         return _core.SweepRows(self.request, threads=self.plan.threads)
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """Rows of ``top`` or ``pareto`` as plain values."""
-        return self._frame(name).to_dicts()
+        """Rows of ``top`` or ``pareto`` as plain values, each with its error band."""
+        return [row | self.band(row).to_dict() for row in self._frame(name).to_dicts()]
+
+    def band(self, row: Mapping[str, Any]) -> Band:
+        """Error band of a row: how far measured runs of the nearest kind were from predictions."""
+        from meshplan.bands import band
+
+        return band(self.software, self.plan.cluster.device.architecture, row)
 
     def _frame(self, name: str) -> pl.DataFrame:
         import polars as pl

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import meshplan._core as _core
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
     from meshplan.specs.plan import Plan
 
     Progress = Callable[[int, int], object]
+
+RERANKED = 100
+"""Layouts kept for each one wanted, when the upper band orders them."""
+
+MOST_KEPT = 100_000
+"""Layouts kept at most."""
 
 
 def run(plan: Plan, model: ModelSpec, *, progress: Progress | None = None) -> Result:
@@ -43,14 +50,14 @@ def run(plan: Plan, model: ModelSpec, *, progress: Progress | None = None) -> Re
     started = time.perf_counter()
     text, top, pareto = _core.sweep(
         asked,
-        top=plan.top,
+        top=plan.top if plan.rank == "time" else min(MOST_KEPT, RERANKED * plan.top),
         exhaustive=plan.exhaustive,
         threads=plan.threads,
         on_progress=progress,
     )
     elapsed = time.perf_counter() - started
     account = json.loads(text)
-    return Result(
+    result = Result(
         plan=plan,
         model=model.name,
         software=load_software(plan.framework, plan.framework_version).name,
@@ -60,6 +67,20 @@ def run(plan: Plan, model: ModelSpec, *, progress: Progress | None = None) -> Re
         request=asked,
         frames={"top": top, "pareto": pareto},
     )
+    return result if plan.rank == "time" else by_upper_band(result)
+
+
+def by_upper_band(result: Result) -> Result:
+    """The best layouts in the order of step time · (1 + error q90).
+
+    Kinds of layouts differ in how well measured runs bear them out; within a kind the order stays.
+    """
+    import polars as pl
+
+    frame = pl.DataFrame(result.frames["top"])
+    upper = [row["step_time_s"] * (1 + row["error_q90_ratio"]) for row in result.rows("top")]
+    order = sorted(range(len(upper)), key=lambda i: (upper[i], i))[: result.plan.top]
+    return replace(result, frames={**result.frames, "top": frame[order]})
 
 
 def nearest(account: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import meshplan as mp
 from conftest import REPO
+from meshplan import bands
 
 JOB = ("--gpus", "64", "--tp", "8", "--pp", "4")
 
@@ -29,7 +30,7 @@ def answer(*args: str) -> Any:
 
 def test_evaluate_is_one_row_with_every_column() -> None:
     row = answer("evaluate", *JOB)
-    assert list(row) == [name for name, _, _ in mp.columns()]
+    assert list(row) == [name for name, _, _ in (*mp.columns(), *bands.COLUMNS)]
     assert (row["tp"], row["pp"], row["dp"], row["status"]) == (8, 4, 2, "ok")
     assert row == mp.evaluate(gpus=64, tp=8, pp=4).to_dict()
 

@@ -32,11 +32,12 @@ def evaluate(given: Given) -> None:
     else:
         from meshplan.report.console import show
         from meshplan.report.layout import heading, terms
+        from meshplan.report.search import error
         from meshplan.report.terms import MEMORY, STEP
 
         row = told.row
         show(
-            heading(row),
+            heading(row) + "\n" + error(row),
             terms("Step time", row, "step_time_s", STEP),
             terms("Memory of the fullest rank", row, "peak_memory_bytes", MEMORY),
         )

@@ -98,6 +98,8 @@ SEARCH = (
          panel=_OUTPUT),
     JSON,
     Flag("--threads", ("threads",), "Threads (one per core).", "N", panel=_OUTPUT),
+    Flag("--rank", ("rank",), "Order: time, or upper (time · (1 + error q90)).", "HOW",
+         panel=_OUTPUT),
     Flag("--exhaustive", ("exhaustive",), "Skip nothing by bounds.", switch=True, panel=_OUTPUT),
 )  # fmt: skip
 """Flags of a search."""

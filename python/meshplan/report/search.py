@@ -10,6 +10,8 @@ from meshplan.report.terms import STATUS
 from meshplan.report.values import value
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rich.table import Table
 
     from meshplan.result import Proof, Result
@@ -69,6 +71,15 @@ def thinned(front: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [front[i] for i in sorted(chosen)]
 
 
+def error(row: Mapping[str, Any]) -> str:
+    """How far to trust the step time of a row, in a line."""
+    q50, q90 = (f"{100 * row[name]:.0f} %" for name in ("error_q50_ratio", "error_q90_ratio"))
+    return (
+        f"Error of the first: half of {row['error_rows']} measured configurations within {q50}, "
+        f"nine in ten within {q90} ({row['error_kind']}; docs/accuracy.md)"
+    )
+
+
 def parts(result: Result) -> list[Any]:
     """Everything that ``planner sweep`` prints."""
     top, front = result.rows("top"), result.rows("pareto")
@@ -82,6 +93,7 @@ def parts(result: Result) -> list[Any]:
     if top:
         title = "Best layout" if len(top) == 1 else f"Best {len(top)} layouts"
         out.append(layouts(title, top, extra=extra))
+        out.append(error(top[0]))
         shown = thinned(front)
         title = "Pareto front of step time and memory"
         if len(shown) < len(front):

@@ -42,6 +42,8 @@ class Plan(Spec):
     """Threads of the search; 0: one per core."""
     exhaustive: Switch = False
     """Evaluate every feasible layout instead of skipping what bounds rule out."""
+    rank: Literal["time", "upper"] = "time"
+    """Order of the best layouts: by step time, or by its upper band (time · (1 + error q90))."""
     output: str | None = None
     """File for all evaluated layouts: ``.parquet``, ``.csv`` or ``.arrow``."""
 
