@@ -1,6 +1,6 @@
 //! KV cache: bytes, blocks, engine arithmetic, prefix caches and trace replay.
 //!
-//! * [`format`], [`layer`]: bytes of a token in a layer on one GPU;
+//! * [`mod@format`], [`layer`]: bytes of a token in a layer on one GPU;
 //! * [`plan`]: groups of layers that share a pool of equal pages;
 //! * [`size`]: blocks, tokens and concurrency of an engine;
 //! * [`trace`] reads request traces line by line;

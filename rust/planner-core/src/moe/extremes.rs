@@ -37,7 +37,7 @@ pub fn normal_cdf(z: f64) -> f64 {
 pub struct NormalMax {
     /// Number of bins R.
     pub bins: u32,
-    /// E[Z], E[Z²], E[Z³] of the maximum.
+    /// `E[Z]`, `E[Z²]`, `E[Z³]` of the maximum.
     pub moments: [f64; 3],
 }
 
