@@ -142,8 +142,8 @@ def test_interrupt_is_answered() -> None:
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         sweep_on()
-    # 100 ms on an idle machine; a busy one gets more.
-    assert time.monotonic() - asked[0] < 1.0
+    # 100 ms on an idle machine; one that does twenty other things gets more.
+    assert time.monotonic() - asked[0] < 3.0
     timer.join()
 
 

@@ -1,5 +1,5 @@
 //! One sweep, for instruction counts: `sweep_once MODEL GPUS BATCH MODE`, MODE of `index`, `exhaustive`,
-//! `pruned`, `rows`. `index` is what the others do first: subtract it.
+//! `pruned`, `pruned-top` (no front), `rows`. `index` is what the others do first: subtract it.
 //!
 //! ```text
 //! cargo build --profile bench --package planner-benches --example sweep_once
@@ -16,7 +16,7 @@ use planner_core::sweep::rows::Tables;
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [model, gpus, batch, mode] = &arguments[..] else {
-        eprintln!("usage: sweep_once MODEL GPUS BATCH index|exhaustive|pruned|rows");
+        eprintln!("usage: sweep_once MODEL GPUS BATCH index|exhaustive|pruned|pruned-top|rows");
         std::process::exit(2);
     };
     let number = |text: &str| text.parse().expect("a number");
@@ -32,7 +32,9 @@ fn main() {
         }
         _ => {
             let exhaustive = mode == "exhaustive";
+            let pareto = mode != "pruned-top";
             let options = Options {
+                pareto,
                 exhaustive,
                 threads: 1,
                 ..Options::default()
@@ -49,5 +51,5 @@ fn main() {
             );
         }
     }
-    println!("{} done", control.done());
+    eprintln!("{} done", control.done());
 }

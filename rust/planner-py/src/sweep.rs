@@ -109,9 +109,10 @@ impl SweepRows {
 }
 
 /// The job of a request.
-fn walk(py: Python<'_>, request: &str) -> CoreResult<Job> {
-    let request: Request = serde_json::from_str(request)?;
-    Ok(py.detach(|| request.job())?)
+fn walk(py: Python<'_>, request: &str) -> PyResult<Job> {
+    let request: Request = serde_json::from_str(request).map_err(CoreError::from)?;
+    let control = Control::default();
+    watch(py, &control, |_| Ok(()), || Ok(request.job(&control)?))
 }
 
 fn frame(job: &Job, ranked: &[Ranked]) -> PyResult<Frame> {

@@ -29,7 +29,7 @@ pub enum Level {
     Sequence,
     /// Recomputation, besides the grid.
     Recompute,
-    /// Schedule and chunks per stage, besides grid and micro-batch.
+    /// Schedule and chunks per stage, besides ep, pp and the number of micro-batches.
     Schedule,
     /// Sharding and its group, besides the grid.
     Sharding,

@@ -106,13 +106,27 @@ impl Job {
     #[must_use]
     pub fn new(estimator: Estimator, space: Space) -> Self {
         let index = Index::new(space.enumerate());
-        let shared = OnceLock::new();
         Self {
             estimator,
             space,
             index,
-            shared,
+            shared: OnceLock::new(),
         }
+    }
+
+    /// As [`Job::new`], unless `control` says stop.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`] when it does.
+    pub fn walk(estimator: Estimator, space: Space, control: &Control) -> Result<Self> {
+        let walked = space.enumerate_while(&|| control.advance(0).is_ok());
+        control.advance(0)?;
+        Ok(Self {
+            estimator,
+            space,
+            index: Index::new(walked),
+            shared: OnceLock::new(),
+        })
     }
 
     /// Find the best layouts.

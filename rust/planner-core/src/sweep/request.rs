@@ -15,6 +15,7 @@ use crate::training::Estimator;
 use crate::training::software::Software;
 use crate::training::workload::Training;
 
+use super::control::Control;
 use super::{Job, Outcome};
 
 /// A job whose space is to be swept.
@@ -75,8 +76,8 @@ impl Request {
     /// Walk the space.
     ///
     /// # Errors
-    /// When an input makes no sense, or no candidate is left.
-    pub fn job(self) -> Result<Job> {
+    /// When an input makes no sense, no candidate is left, or `control` says stop.
+    pub fn job(self, control: &Control) -> Result<Job> {
         let Self {
             model,
             cluster,
@@ -88,7 +89,7 @@ impl Request {
         } = self;
         let space = Space::new(&model, &cluster, &training, framework, gpus, &space)?;
         let estimator = Estimator::new(model, cluster, training, software, gpus)?;
-        Ok(Job::new(estimator, space))
+        Job::walk(estimator, space, control)
     }
 }
 
