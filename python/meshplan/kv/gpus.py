@@ -70,7 +70,7 @@ def visible_bytes(gpu: str) -> float:
     Examples
     --------
     >>> visible_bytes("rtx4090")
-    25250627584.0
+    25250627584
     """
     name = gpu.strip().lower().replace("_", "-").replace(" ", "-")
     name = name.removesuffix("gb").removesuffix("g")
