@@ -147,11 +147,18 @@ class Result:
                 field="frame",
                 hint="bound the space, take result.batches(), or write a file",
             )
-        return pl.concat([pl.DataFrame(part) for part in source], rechunk=False)
+        parts = [pl.DataFrame(part) for part in source]
+        return pl.concat(parts or [self.top], rechunk=False)
 
     def batches(self) -> Iterator[Frame]:
-        """Every layout that obeys the rules, some rows at a time, as Arrow streams."""
-        return iter(self._all())
+        """Every layout that obeys the rules, some rows at a time, as Arrow streams.
+
+        Where none does, one part without rows: a file of it still has its columns.
+        """
+        source = self._all()
+        if source.feasible == 0:
+            yield self.frames["top"]
+        yield from source
 
     def _all(self) -> SweepRows:
         import meshplan._core as _core

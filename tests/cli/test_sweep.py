@@ -153,10 +153,13 @@ def test_nothing_feasible_says_what_is_nearest() -> None:
         _ = mp.sweep(gpus=8, model="llama-3.1-405b").best
 
 
-def test_no_layout_obeys_the_rules() -> None:
-    done = planner("sweep", "--gpus", "1024", "--tp", "1024")
+def test_no_layout_obeys_the_rules(tmp_path: Path) -> None:
+    file = tmp_path / "all.parquet"
+    done = planner("sweep", "--gpus", "1024", "--tp", "1024", "--output", str(file))
     assert done.returncode == 1
     assert "nearest to giving way: heads (G1)" in done.stderr
+    assert pl.read_parquet(file).columns == [name for name, _, _ in mp.columns()]
+    assert mp.sweep(gpus=1024, tp=1024).frame.is_empty()
 
 
 def test_a_plan_file_and_flags_over_it(tmp_path: Path) -> None:
