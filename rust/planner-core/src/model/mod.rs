@@ -4,6 +4,7 @@
 //! decoder layer in order, which kind it is. Everything that costs time or memory is derived from
 //! it; nothing downstream knows a model's name.
 
+pub mod split;
 pub mod work;
 
 pub mod kv;
