@@ -80,7 +80,8 @@ def by_upper_band(result: Result) -> Result:
     frame = pl.DataFrame(result.frames["top"])
     upper = [row["step_time_s"] * (1 + row["error_q90_ratio"]) for row in result.rows("top")]
     order = sorted(range(len(upper)), key=lambda i: (upper[i], i))[: result.plan.top]
-    return replace(result, frames={**result.frames, "top": frame[order]})
+    frames: dict[str, Any] = {**result.frames, "top": frame[order]}
+    return replace(result, frames=frames)
 
 
 def nearest(account: Mapping[str, Any]) -> str:

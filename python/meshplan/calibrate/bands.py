@@ -47,7 +47,9 @@ def bands_architecture(device: str) -> str:
     return str(presets.raw("devices", device, (), {})["architecture"])
 
 
-def to_toml(cross_validated: dict[str, list[float]], source_left_out: dict[str, list[float]]) -> str:
+def to_toml(
+    cross_validated: dict[str, list[float]], source_left_out: dict[str, list[float]]
+) -> str:
     """Text of ``presets/bands.toml``."""
     rows = {k: v for k, v in cross_validated.items() if k != bands.UNKNOWN and len(v) >= FEWEST}
     rows[bands.UNKNOWN] = source_left_out[bands.UNKNOWN]
