@@ -18,6 +18,7 @@ _POINTS = 2_000
 def _altair() -> Any:
     try:
         import altair
+        import vl_convert  # noqa: F401 (what altair saves with)
     except ImportError:
         raise PlannerError(
             "charts need altair and vl-convert-python", hint="pip install 'meshplan[plot]'"

@@ -12,10 +12,34 @@ _LAZY: dict[str, str] = {
     "Loads": "meshplan.moe.loads",
     "read_loads": "meshplan.moe.loads",
     "balance": "meshplan.moe.api",
+    "balance_robust": "meshplan.moe.api",
+    "describe": "meshplan.moe.api",
+    "dispatch": "meshplan.moe.api",
+    "dispatch_question": "meshplan.moe.api",
+    "imbalance": "meshplan.moe.api",
+    "layer_time": "meshplan.moe.api",
+    "read_routing": "meshplan.moe.api",
+    "rebalance": "meshplan.moe.api",
+    "simulate": "meshplan.moe.api",
+    "sweep": "meshplan.moe.api",
 }
 """Public name → module that defines it."""
 
-__all__ = ["Loads", "balance", "read_loads"]
+__all__ = [
+    "Loads",
+    "balance",
+    "balance_robust",
+    "describe",
+    "dispatch",
+    "dispatch_question",
+    "imbalance",
+    "layer_time",
+    "read_loads",
+    "read_routing",
+    "rebalance",
+    "simulate",
+    "sweep",
+]
 
 
 def __getattr__(name: str) -> Any:

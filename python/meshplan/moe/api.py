@@ -6,9 +6,12 @@ import json
 from typing import TYPE_CHECKING, Any, Literal
 
 import meshplan._core as _core
+from meshplan.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import polars as pl
 
 
 def balance(
@@ -60,8 +63,296 @@ def balance(
         "groups": groups,
         "redundant": redundant,
         "policy": policy,
-        "speeds": [float(s) for s in speeds],
+        "speeds": list(speeds),
         "keep_groups": keep_groups,
     }
     answer: list[dict[str, Any]] = json.loads(_core.moe_balance(json.dumps(spec)))
     return answer
+
+
+def balance_robust(
+    snapshots: Sequence[Sequence[Sequence[float]]], *, ranks: int, redundant: int = 0
+) -> list[dict[str, Any]]:
+    """Place the experts of every layer once for all snapshots: the lowest worst case.
+
+    Parameters
+    ----------
+    snapshots
+        Matrices of layers × experts, all of one shape.
+    ranks, redundant
+        As in :func:`balance`.
+
+    Returns
+    -------
+    list of dict
+        As :func:`balance`; ``rank_max_over_mean`` is that of the worst snapshot, and
+        ``snapshot_max_over_mean`` has each.
+    """
+    spec = {"snapshots": snapshots, "ranks": ranks, "redundant": redundant}
+    layers: list[dict[str, Any]] = json.loads(_core.moe_robust(json.dumps(spec)))
+    total = [
+        [sum(column) for column in zip(*(s[i] for s in snapshots), strict=True)]
+        for i in range(len(layers))
+    ]
+    for layer, plain in zip(layers, balance(total, ranks=ranks, redundant=redundant), strict=True):
+        layer["contiguous_max_over_mean"] = plain["contiguous_max_over_mean"]
+        layer["duplicates"] = 0
+    return layers
+
+
+def rebalance(
+    snapshots: Sequence[Sequence[Sequence[float]]],
+    *,
+    ranks: int,
+    redundant: int,
+    every: Sequence[int],
+    steps_per_snapshot: float,
+    balanced_layer_s: float,
+    expert_bytes: float,
+    bytes_per_s: float,
+    stall_s: float,
+) -> list[dict[str, Any]]:
+    """Compare intervals of rearrangement over a load that drifts, moves charged.
+
+    Parameters
+    ----------
+    snapshots
+        Loads in the order of time.
+    every
+        Intervals to try, in snapshots; 0 is never.
+    steps_per_snapshot, balanced_layer_s
+        Steps between snapshots, and the time of a balanced layer's experts in one step.
+    expert_bytes, bytes_per_s, stall_s
+        Weights of one expert, bandwidth that moves them, standstill at each rearrangement.
+
+    Returns
+    -------
+    list of dict
+        Per interval: balance, experts moved, time in experts and in moving, net gain.
+    """
+    experts = len(snapshots[0][0])
+    spec = {
+        "snapshots": snapshots,
+        "shape": {"experts": experts, "redundant": redundant, "ranks": ranks},
+        "steps_per_snapshot": steps_per_snapshot,
+        "balanced_layer_s": balanced_layer_s,
+        "expert_bytes": expert_bytes,
+        "bytes_per_s": bytes_per_s,
+        "stall_s": stall_s,
+        "every": list(every),
+    }
+    answer: list[dict[str, Any]] = json.loads(_core.moe_rebalance(json.dumps(spec)))
+    return answer
+
+
+def describe(snapshots: Sequence[Sequence[Sequence[float]]], *, top_k: int) -> list[dict[str, Any]]:
+    """Spread, peak and Dirichlet concentration of every layer, with held-out errors."""
+    spec = {"snapshots": snapshots, "top_k": top_k}
+    answer: list[dict[str, Any]] = json.loads(_core.moe_fit(json.dumps(spec)))
+    return answer
+
+
+Routing = dict[str, Any]
+"""Canonical routing model: ``kind`` and its parameter."""
+
+_PARAMETERS = {"uniform": None, "dirichlet": "alpha", "zipf": "s", "lognormal": "sigma"}
+
+
+def read_routing(text: str) -> Routing:
+    """Read ``uniform``, ``dirichlet:1.3``, ``zipf:0.6``, ``lognormal:1`` or a file of counts.
+
+    Examples
+    --------
+    >>> read_routing("dirichlet:1.3")
+    {'kind': 'dirichlet', 'alpha': 1.3}
+    """
+    name, colon, value = text.partition(":")
+    if name in _PARAMETERS:
+        parameter = _PARAMETERS[name]
+        if parameter is None and not colon:
+            return {"kind": name}
+        try:
+            return {"kind": name, str(parameter): float(value)} if parameter else {"kind": text}
+        except ValueError:
+            raise InputError(
+                f"{name} takes a number: {name}:1.3", field="--routing", value=text
+            ) from None
+    if "." not in text:
+        raise InputError(
+            "not a routing model",
+            field="--routing",
+            value=text,
+            hint="uniform, dirichlet:ALPHA, zipf:S, lognormal:SIGMA, or a file of counts",
+        )
+    from meshplan.moe.loads import read_loads
+
+    return {"kind": "counts", "layers": read_loads(text, skip_dense=True).total}
+
+
+def imbalance(
+    routing: str | Routing, *, experts: int, top_k: int, ranks: int, tokens_per_rank: float
+) -> float:
+    """Fullest rank over the mean, in closed form.
+
+    Examples
+    --------
+    >>> round(imbalance("uniform", experts=256, top_k=8, ranks=32, tokens_per_rank=128), 3)
+    1.064
+    """
+    spec = {
+        "routing": read_routing(routing) if isinstance(routing, str) else routing,
+        "experts": experts,
+        "top_k": top_k,
+        "ranks": ranks,
+        "tokens_per_rank": tokens_per_rank,
+    }
+    return _core.moe_imbalance(json.dumps(spec))
+
+
+def simulate(
+    routing: str | Routing,
+    *,
+    experts: int,
+    top_k: int,
+    ranks: int,
+    tokens: int,
+    nodes: int = 1,
+    group_limit: tuple[int, int] | None = None,
+    placement: Sequence[int] = (),
+    capacity: int | None = None,
+    trials: int = 1000,
+    seed: int = 0,
+    threads: int = 0,
+) -> dict[str, Any]:
+    """Route a batch of ``tokens`` tokens over all ranks many times.
+
+    The same seed gives the same answer at any number of threads.
+
+    Returns
+    -------
+    dict
+        ``expert_max_over_mean``, ``rank_max_over_mean``, ``distinct_ranks``, ``distinct_nodes``,
+        ``active_experts``, ``active_on_fullest_rank``, ``dropped_ratio``; each with ``mean``,
+        ``ci95``, ``p50`` and ``p99``.
+    """
+    batch = {
+        "routing": read_routing(routing) if isinstance(routing, str) else routing,
+        "experts": experts,
+        "top_k": top_k,
+        "tokens": tokens,
+        "ranks": ranks,
+        "nodes": nodes,
+        "group_limit": group_limit,
+        "placement": list(placement),
+        "capacity": capacity,
+    }
+    draw = {"trials": trials, "seed": seed, "threads": threads}
+    answer: dict[str, Any] = json.loads(_core.moe_simulate(json.dumps(batch), json.dumps(draw)))
+    return answer
+
+
+def dispatch_question(
+    *,
+    routing: Routing,
+    experts: int,
+    top_k: int,
+    ranks: int,
+    nodes: int,
+    tokens: int,
+    hidden: int,
+    kernel: str,
+    nvlink_bytes_per_s: float,
+    nic_bytes_per_s: float,
+    group_limit: tuple[int, int] | None = None,
+    trials: int = 64,
+    seed: int = 0,
+    matrix: bool = False,
+) -> dict[str, Any]:
+    """Build the question of :func:`dispatch`; ``tokens`` are those of one rank."""
+    if tokens * ranks >= 1 << 32:
+        raise InputError("ranks × tokens is below 2^32", field="tokens", value=str(tokens))
+    return {
+        "batch": {
+            "routing": routing,
+            "experts": experts,
+            "top_k": top_k,
+            "tokens": tokens * ranks,
+            "ranks": ranks,
+            "nodes": nodes,
+            "group_limit": group_limit,
+        },
+        "hidden": hidden,
+        "kernel": kernel,
+        "links": {
+            "nvlink_bytes_per_s": nvlink_bytes_per_s,
+            "nic_bytes_per_s": nic_bytes_per_s,
+        },
+        "draw": {"trials": trials, "seed": seed},
+        "matrix": matrix,
+    }
+
+
+def dispatch(question: dict[str, Any]) -> dict[str, Any]:
+    """Bytes and time of dispatch and combine; see :func:`dispatch_question`."""
+    answer: dict[str, Any] = json.loads(_core.moe_dispatch(json.dumps(question)))
+    return answer
+
+
+def layer_time(
+    question: dict[str, Any],
+    *,
+    expert_hidden: int,
+    shared_experts: int = 0,
+    weight_bytes: float = 1.0,
+    flops_per_s: float,
+    bytes_per_s: float,
+    overlap: str = "none",
+) -> dict[str, float]:
+    """Time of one MoE layer, dispatch to combine, set by its hottest rank."""
+    spec = {
+        "dispatch": question,
+        "expert_hidden": expert_hidden,
+        "shared_experts": shared_experts,
+        "weight_bytes": weight_bytes,
+        "flops_per_s": flops_per_s,
+        "bytes_per_s": bytes_per_s,
+        "overlap": overlap,
+    }
+    answer: dict[str, float] = json.loads(_core.moe_layer_time(json.dumps(spec)))
+    return answer
+
+
+def sweep(
+    *,
+    experts: Sequence[int],
+    top_k: Sequence[int],
+    ranks: Sequence[int],
+    nodes: Sequence[int] = (1,),
+    redundant: Sequence[int] = (0,),
+    alpha: Sequence[float] = (0.0,),
+    tokens_per_rank: Sequence[int],
+    capacity_factor: Sequence[float] = (0.0,),
+    threads: int = 0,
+) -> pl.DataFrame:
+    """Imbalance of every combination, one row each; see ``moe_columns`` for the columns.
+
+    Parameters
+    ----------
+    alpha
+        Dirichlet concentration per expert; 0 is uniform routing.
+    capacity_factor
+        Megatron's rule; 0 is dropless.
+    """
+    import polars as pl
+
+    axes = {
+        "experts": list(experts),
+        "top_k": list(top_k),
+        "ranks": list(ranks),
+        "nodes": list(nodes),
+        "redundant": list(redundant),
+        "alpha": list(alpha),
+        "tokens_per_rank": list(tokens_per_rank),
+        "capacity_factor": list(capacity_factor),
+    }
+    return pl.DataFrame(_core.moe_sweep(json.dumps(axes), threads=threads))

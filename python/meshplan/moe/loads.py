@@ -144,11 +144,15 @@ def _check_total(row: Row, top_k: int | None, where: str) -> list[Problem]:
         allowed = TOKENS_TOLERANCE if label == "tokens" else TOLERANCE
         if abs(found - expected) > allowed * max(expected, 1.0):
             times = f" × {factor}" if factor != 1 else ""
+            copies = round(found / expected) if expected > 0 else 0
             problems.append(
                 Problem(
                     f"the counts sum to {found:g}, not to {label}{times} = {expected:g}",
                     where=where,
-                    hint="a recording that lost tokens cannot be balanced; record it again",
+                    hint="a recording that lost tokens cannot be balanced; record it again"
+                    if copies < 2
+                    else f"{copies} times as many: naive data-parallel dispatch counts a token "
+                    "once on every rank; divide by the data-parallel size",
                 )
             )
     return problems

@@ -1,0 +1,87 @@
+"""``planner moe loads``: describe and fit recorded loads."""
+
+from __future__ import annotations
+
+import json
+from statistics import median
+from typing import Annotated, Any
+
+import typer
+
+from meshplan.cli.moe.common import Json, LoadsArgument, Plot, SkipDense, Where, labels, table
+
+
+def loads(
+    loads: LoadsArgument,
+    top_k: Annotated[int, typer.Option(min=1, help="Experts per token.")],
+    where: Where = None,
+    skip_dense: SkipDense = False,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """Describe recorded loads: spread, peak, concentration, and how well a model says so."""
+    from meshplan.moe import api
+    from meshplan.moe.loads import read_loads
+
+    recorded = read_loads(loads, top_k=top_k, skip_dense=skip_dense, where=labels(where))
+    layers = api.describe(recorded.snapshots, top_k=top_k)
+    for layer, number in zip(layers, recorded.layers, strict=True):
+        layer["layer"] = number
+        for snapshot, name in zip(layer["snapshots"], recorded.names, strict=True):
+            snapshot["name"] = name
+    summary = _summary(layers)
+    if plot is not None:
+        from meshplan.kv.plot import save
+        from meshplan.moe.plot import plot_loads
+
+        save(plot_loads(recorded), plot)
+    if as_json:
+        answer = {"experts": recorded.experts, "top_k": top_k, "layers": layers}
+        print(json.dumps({**answer, "summary": summary}))
+    else:
+        _print(layers, summary)
+
+
+def _summary(layers: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians over layers and snapshots."""
+    held = [abs(x) for layer in layers for x in layer["held_out_error"]]
+    unseen = [abs(x) for layer in layers for x in layer["unseen_error"]]
+    misfit = [layer["dirichlet_max_over_mean"] / layer["max_over_mean"] - 1 for layer in layers]
+    return {
+        "alpha": median(layer["alpha"] for layer in layers),
+        "max_over_mean": median(layer["max_over_mean"] for layer in layers),
+        "dirichlet_error": median(misfit),
+        "held_out_error": median(held) if held else None,
+        "unseen_error": median(unseen) if unseen else None,
+    }
+
+
+def _print(layers: list[dict[str, Any]], summary: dict[str, Any]) -> None:
+    rows = []
+    for layer in layers:
+        interval = layer["alpha_ci95"]
+        cvs = [s["cv"] for s in layer["snapshots"]]
+        rows.append(
+            (
+                str(layer["layer"]),
+                f"{sum(cvs) / len(cvs):.3f}",
+                f"{layer['max_over_mean']:.3f}",
+                f"{layer['alpha']:.3g}",
+                f"{interval[0]:.3g}-{interval[1]:.3g}" if interval else "",
+                f"{layer['dirichlet_max_over_mean']:.3f}",
+                f"{layer['peak']:.2f}",
+            )
+        )
+    heads = ("layer", "CV", "max/mean", "alpha", "95 %", "Dirichlet says", "peak")
+    table(heads, rows)
+    print(f"\nrouting like this: --routing dirichlet:{summary['alpha']:.3g}")
+    print(f"Dirichlet max/mean, median error: {100 * summary['dirichlet_error']:+.1f} %")
+    if summary["held_out_error"] is not None:
+        print(
+            f"max/mean from the spread, peak of the other snapshots, median error: "
+            f"{100 * summary['held_out_error']:.1f} %"
+        )
+        print(
+            f"max/mean of an unseen snapshot from the others, median error: "
+            f"{100 * summary['unseen_error']:.1f} %"
+        )
