@@ -218,6 +218,11 @@ pub fn exchange(
     }
 }
 
+/// Tokens drawn at most, unless the fewest batches need more.
+const TOKENS_DRAWN: u32 = 1 << 20;
+/// Batches drawn at least, where as many are asked for.
+const FEWEST_BATCHES: u32 = 4;
+
 /// The question `planner moe dispatch` asks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -309,7 +314,12 @@ impl Dispatch {
         let plain =
             b.routing == Routing::Uniform && b.group_limit.is_none() && b.placement.is_empty();
         let uniform = Copies::uniform(b.experts, b.top_k, b.ranks, b.nodes);
-        let drawn = b.simulate(&self.draw)?;
+        // Large batches vary little: no more batches than it takes to draw a few million tokens.
+        let enough = (TOKENS_DRAWN / b.tokens.max(1)).max(FEWEST_BATCHES);
+        let drawn = b.simulate(&Draw {
+            trials: self.draw.trials.min(enough),
+            ..self.draw
+        })?;
         if plain {
             return Ok(Copies {
                 rank_max_over_mean: drawn.rank_max_over_mean.mean,
