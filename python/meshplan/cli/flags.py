@@ -69,6 +69,7 @@ JOB = (
     _training("cp-comm", "p2p, all_gather or all_to_all.", "KIND"),
     _training("rank-order", "tp-cp-ep-dp-pp or tp-cp-ep-pp-dp.", "ORDER"),
     _training("moe-imbalance", "Hottest expert rank over the mean.", "RATIO"),
+    _training("routing", "uniform, dirichlet:A, zipf:S, or a file of counts.", "MODEL"),
 )
 """Flags of the job itself."""
 

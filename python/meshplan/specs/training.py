@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from meshplan import units
+from meshplan.moe.api import read_routing
 from meshplan.specs.base import Spec
 from meshplan.specs.fields import Count, Ratio, Switch, refuse
 
@@ -114,6 +115,8 @@ class Training(Spec):
     """Layers are launched as CUDA graphs."""
     moe_imbalance: Annotated[Ratio, Field(ge=1, le=1e4)] = 1.0
     """Rows of the hottest expert-parallel rank over the mean."""
+    routing: str = ""
+    """Routing model that sets it instead: ``uniform``, ``dirichlet:1.3``, a file of counts."""
     mtp: Switch = True
     """Train the multi-token-prediction heads, where the model has them."""
     rank_order: RankOrder = "tp-cp-ep-dp-pp"
@@ -169,6 +172,7 @@ class Training(Spec):
         kernel: str = self.attention
         if kernel == "flash":
             kernel = "flash3" if "flash3" in kernels else "flash2"
+        routing = {"routing": read_routing(self.routing)} if self.routing else {}
         return {
             "seq_len": self.seq_len,
             "global_batch": self.global_batch,
@@ -181,6 +185,7 @@ class Training(Spec):
             "dropout": self.dropout,
             "cuda_graphs": self.cuda_graphs,
             "moe_imbalance": self.moe_imbalance,
+            **routing,
             "mtp": self.mtp,
             "pipeline_outermost": self.rank_order.endswith("pp"),
             "cp_comm": self.cp_comm,

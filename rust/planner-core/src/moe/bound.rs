@@ -55,7 +55,7 @@ fn partner_bound(loads: &[f64], shape: &Shape, from: f64) -> f64 {
         low = high;
         high *= 2.0;
     }
-    for _ in 0..24 {
+    for _ in 0..14 {
         let middle = 0.5 * (low + high);
         if feasible(loads, shape, middle) {
             high = middle;

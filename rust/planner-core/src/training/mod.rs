@@ -24,7 +24,8 @@ pub use clock::join;
 
 use crate::cluster::{AttentionKernel, Cluster};
 use crate::error::{Error, Result};
-use crate::model::{LayerKind, Mixer, Model, params};
+use crate::model::{FeedForward, LayerKind, Mixer, Model, params};
+use crate::moe::imbalance;
 use crate::units::Dtype;
 
 use block::Block;
@@ -47,6 +48,17 @@ pub struct KindParams {
     pub replicated: f64,
     /// Routed experts: divided by ep · etp.
     pub expert: f64,
+}
+
+/// Experts and experts per token of the first MoE layer.
+fn experts_of(model: &Model) -> Option<(u32, u32)> {
+    model
+        .kinds
+        .iter()
+        .find_map(|kind| match &kind.feed_forward {
+            Some(FeedForward::Moe(m)) => Some((m.experts as u32, m.top_k as u32)),
+            _ => None,
+        })
 }
 
 impl KindParams {
@@ -110,6 +122,9 @@ impl Estimator {
         software: Software,
         gpus: u64,
     ) -> Result<Self> {
+        if let (Some(routing), Some((experts, top_k))) = (&training.routing, experts_of(&model)) {
+            routing.check(experts, top_k)?;
+        }
         let device = &cluster.device;
         let linear_rates = Rates::new(device, training.compute_dtype)?;
         let plain_rates = Rates::new(device, training.param_dtype)?;
@@ -192,11 +207,14 @@ impl Estimator {
         }
     }
 
-    fn imbalance(&self, ep: u32, _local_tokens: f64) -> f64 {
-        if ep > 1 {
-            self.training.moe_imbalance
-        } else {
-            1.0
+    /// Rows of the hottest expert-parallel rank over the mean; `local_tokens` are those of a rank.
+    fn imbalance(&self, ep: u32, local_tokens: f64) -> f64 {
+        match (&self.training.routing, experts_of(&self.model)) {
+            _ if ep <= 1 => 1.0,
+            (Some(routing), Some((experts, top_k))) => {
+                imbalance(routing, experts, top_k, ep, local_tokens)
+            }
+            _ => self.training.moe_imbalance,
         }
     }
 

@@ -29,6 +29,10 @@ pub struct Training {
     pub cuda_graphs: bool,
     /// Hottest expert-parallel rank's rows over the mean (1: balanced).
     pub moe_imbalance: f64,
+    /// Routing model that sets the hottest rank for each split and micro-batch; absent:
+    /// `moe_imbalance` does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub routing: Option<crate::moe::Routing>,
     /// Train the multi-token-prediction heads.
     pub mtp: bool,
     /// Rank order from fastest to slowest varying: pipeline last (`tp-cp-ep-dp-pp`) or data last.

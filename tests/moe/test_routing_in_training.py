@@ -1,0 +1,60 @@
+"""``--routing`` sets the hottest expert rank of the training estimate."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from meshplan.cli.app import main
+from meshplan.moe import imbalance
+
+LAYOUT = (
+    *("--model", "qwen3-30b-a3b", "--cluster", "h100", "--gpus", "64", "--global-batch", "256"),
+    *("--seq-len", "4096", "--ep", "8", "--tp", "1", "--pp", "1", "--micro-batch", "1"),
+    *("--sharding", "1", "--json"),
+)
+
+
+def step_time(capsys: pytest.CaptureFixture[str], *args: str) -> float:
+    with pytest.raises(SystemExit) as left:
+        main(["evaluate", *LAYOUT, *args])
+    out, err = capsys.readouterr()
+    assert not left.value.code, err
+    found = [v for k, v in _leaves(json.loads(out)) if k == "step_time_s"]
+    return float(found[0])
+
+
+def _leaves(value: object) -> list[tuple[str, float]]:
+    if isinstance(value, dict):
+        direct = [(k, v) for k, v in value.items() if isinstance(v, int | float)]
+        return direct + [leaf for v in value.values() for leaf in _leaves(v)]
+    if isinstance(value, list):
+        return [leaf for v in value for leaf in _leaves(v)]
+    return []
+
+
+def test_skew_costs_time_as_its_ratio_does(capsys: pytest.CaptureFixture[str]) -> None:
+    even = step_time(capsys)
+    uniform = step_time(capsys, "--routing", "uniform")
+    skewed = step_time(capsys, "--routing", "dirichlet:1.3")
+    assert even < uniform < 1.02 * even < skewed
+    ratio = imbalance("dirichlet:1.3", experts=128, top_k=8, ranks=8, tokens_per_rank=4096)
+    stated = step_time(capsys, "--moe-imbalance", repr(ratio))
+    assert skewed == pytest.approx(stated, rel=1e-9)
+
+
+def test_recorded_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "loads.csv"
+    hot = ["9"] * 16 + ["1"] * 112
+    path.write_text(",".join(hot) + "\n", encoding="utf-8")
+    assert step_time(capsys, "--routing", str(path)) > 1.1 * step_time(capsys)
+
+
+@pytest.mark.parametrize("routing", ["magic", "dirichlet:-1", "dirichlet:x", "absent.csv"])
+def test_routing_that_is_none(routing: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["evaluate", *LAYOUT, "--routing", routing])
+    assert left.value.code == 2
+    assert capsys.readouterr().err.startswith("error:")
