@@ -171,7 +171,7 @@ def group_terms(
         hide_r = software["reduce_hidden_ratio"] * backward if overlap else 0.0
         dp = max(gather - hide_g, 0) + times * max(reduce - hide_r, 0)
     world = job["gpus"]
-    late = 1 - (1 - cluster["delay_probability"]) ** world
+    late = -math.expm1(world * math.log1p(-cluster["delay_probability"]))
     wait = cluster["jitter_s"] * math.sqrt(2 * math.log(world)) + late * cluster["delay_s"]
     return {
         "dp_comm_s": dp + replica,

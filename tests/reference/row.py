@@ -21,7 +21,6 @@ class StageTime:
     activation_bytes: float
     working_bytes: float
     again_flops: float
-    flops: float
 
 
 def total(terms: dict[str, float], ep_share: float) -> float:
@@ -119,7 +118,7 @@ def stage_time(
     """Sum over the units of a stage, one by one."""
     lay = job["layout"]
     zero = dict.fromkeys(TERMS, 0.0)
-    t = StageTime({**zero}, {**zero}, {**zero}, 0.0, 0.0, 0.0, 0.0, 0.0)
+    t = StageTime({**zero}, {**zero}, {**zero}, 0.0, 0.0, 0.0, 0.0)
     embedding, head = ends
     units = [kinds[k] for k in stage.layers]
     for u in [*units, *(embedding if stage.first else []), *(head if stage.last else [])]:
@@ -127,7 +126,6 @@ def stage_time(
         add(t.backward, u.backward)
         t.weight_gradient += u.weight_gradient_s
         t.activation_bytes += u.saved_bytes
-        t.flops += u.flops
     again = {"none": 0, "block": lay["recompute_layers"]}.get(lay["recompute"], len(units))
     for u in units[:again]:
         selective = lay["recompute"] == "selective"
@@ -246,13 +244,36 @@ def memory_terms(
     }
 
 
+def flops_per_token(job: dict[str, Any]) -> float:
+    """Forward and backward FLOPs that the model needs for a token, whatever the layout."""
+    model, s, training = job["model"], job["training"]["seq_len"], job["training"]
+    alone = work.Split(1, 1, 1, 1, 1, s, False, False, False, 2.0, 1.0, "p2p", 2.0)
+    h = model["hidden"]
+    kinds = []
+    for kind in model["kinds"]:
+        w = work.layer_work(kind, h, alone)
+        flops = sum(g.flops for g in w.gemms) + w.core_flops
+        mixer = kind["mixer"]
+        if mixer and mixer["kind"] in {"attention", "mla"}:
+            rope = "qk_rope_head_dim"
+            d_k = mixer["qk_nope_head_dim"] + mixer[rope] if rope in mixer else mixer["head_dim"]
+            width = mixer["heads"] * (d_k + mixer["v_head_dim"])
+            flops -= 2 * s * work.mean_keys(mixer["span"], s) * 128 / s * width
+        kinds.append(flops / s)
+    head = 2 * h * model["vocab"]
+    forward = head + sum(kinds[kind] for kind in model["layers"])
+    if training["mtp"]:
+        forward += sum(kinds[m["kind"]] + head + 2 * h * 2 * h for m in model["mtp"])
+    return float(3 * forward)
+
+
 def rates(job: dict[str, Any], times: list[StageTime], step_s: float, m: int) -> dict[str, float]:
     """What the step time means: tokens, FLOPs, price."""
     lay, training, cluster = job["layout"], job["training"], job["cluster"]
     gpus = job["gpus"]
     tokens = training["global_batch"] * training["seq_len"]
     ranks = m * lay["dp"] * lay["cp"] * lay["tp"]
-    model_flops = ranks * sum(3 * t.flops for t in times)
+    model_flops = tokens * flops_per_token(job)
     hardware_flops = model_flops + ranks * sum(t.again_flops for t in times)
     peak = cluster["device"]["peak_flops"][training["param_dtype"]]
     price = cluster["price_per_gpu_hour"]

@@ -7,6 +7,7 @@
 pub mod split;
 pub mod work;
 
+pub mod flops;
 pub mod kv;
 pub mod params;
 pub mod summary;

@@ -30,6 +30,8 @@ pub struct LayerWork {
     pub expert_gemms: Vec<Gemm>,
     /// FLOPs of the attention core, forward (causal half, window and top-k applied).
     pub core_flops: f64,
+    /// The part of `core_flops` that the tiles of a fused kernel add on the diagonal.
+    pub tile_flops: f64,
     /// Width of a head: narrow heads run slower.
     pub core_head_dim: f64,
     /// Elements of a materialised score matrix (0 for fused attention).
@@ -125,6 +127,10 @@ impl LayerWork {
             mean_keys(span, split.seq_len) * (1.0 + 128.0 / split.seq_len)
         };
         self.core_flops += 2.0 * tokens * keys * local_heads * (d_k + d_v);
+        if !split.unfused {
+            let straddling = keys * 128.0 / (split.seq_len + 128.0);
+            self.tile_flops += 2.0 * tokens * straddling * local_heads * (d_k + d_v);
+        }
         self.core_head_dim = f64::midpoint(d_k, d_v);
         if split.unfused {
             self.score_elements +=
@@ -395,7 +401,7 @@ impl LayerWork {
         }
     }
 
-    /// FLOPs that the model needs forward (no recomputation): GEMMs and cores.
+    /// FLOPs that a rank runs forward: GEMMs and cores.
     #[must_use]
     pub fn flops(&self) -> f64 {
         self.gemms

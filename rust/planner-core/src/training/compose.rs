@@ -9,7 +9,7 @@ use super::group::{Grid, GroupCosts};
 use super::layer::{LayerCosts, LayerKey};
 use super::row::Row;
 use super::stage::StagePlan;
-use super::sums::{recomputed, stage_terms, units};
+use super::sums::{recomputed, stage_terms};
 
 /// A row whose schedule and sharding are still to be filled in.
 #[derive(Clone, Debug)]
@@ -235,11 +235,8 @@ impl Estimator {
 
     /// FLOPs of a step over all ranks: what the model needs, and with recomputation.
     fn step_flops(&self, costs: &LayerCosts, plan: &StagePlan, l: &Layout, m: f64) -> (f64, f64) {
-        let (mut model, mut again) = (0.0, 0.0);
+        let mut again = 0.0;
         for class in &plan.classes {
-            for (unit, n) in units(costs, class) {
-                model += class.stages * n * unit.model_flops;
-            }
             for (unit, n) in recomputed(costs, class, l.recompute, l.recompute_layers) {
                 again += class.stages
                     * n
@@ -250,7 +247,8 @@ impl Estimator {
                     };
             }
         }
-        let ranks = m * f64::from(l.dp * l.cp * l.tp);
-        (model * ranks, (model + again) * ranks)
+        let tokens = (self.training.global_batch * self.training.seq_len) as f64;
+        let model = tokens * self.model_flops_per_token;
+        (model, model + again * m * f64::from(l.dp * l.cp * l.tp))
     }
 }

@@ -67,8 +67,6 @@ pub struct UnitCosts {
     pub selective_bytes: f64,
     /// Activations kept with full recomputation, bytes.
     pub input_bytes: f64,
-    /// FLOPs of forward and backward that the model needs.
-    pub model_flops: f64,
     /// FLOPs of a full recomputation.
     pub forward_flops: f64,
     /// FLOPs of a selective recomputation.
@@ -336,7 +334,6 @@ fn unit(clock: &Clock<'_>, work: &LayerWork, mut gemms: GemmTimes) -> UnitCosts 
         saved_bytes: saved,
         selective_bytes: (saved - work.activations.core) * kept,
         input_bytes: work.activations.input,
-        model_flops: 3.0 * flops,
         forward_flops: flops,
         selective_flops: if kept < 1.0 {
             0.5 * (flops - work.core_flops)
@@ -356,7 +353,6 @@ fn add(a: UnitCosts, b: &UnitCosts) -> UnitCosts {
         saved_bytes: a.saved_bytes + b.saved_bytes,
         selective_bytes: a.selective_bytes + b.selective_bytes,
         input_bytes: a.input_bytes + b.input_bytes,
-        model_flops: a.model_flops + b.model_flops,
         forward_flops: a.forward_flops + b.forward_flops,
         selective_flops: a.selective_flops + b.selective_flops,
     }

@@ -23,7 +23,9 @@ pub mod workload;
 pub use clock::join;
 
 use crate::cluster::{AttentionKernel, Cluster};
+use crate::collectives::straggler::{expected_delay_s, expected_jitter_s};
 use crate::error::{Error, Result};
+use crate::model::flops::training_flops_per_token;
 use crate::model::{FeedForward, LayerKind, Mixer, Model, params};
 use crate::moe::imbalance;
 use crate::units::Dtype;
@@ -108,6 +110,7 @@ pub struct Estimator {
     launch_s: f64,
     tp_exposed: f64,
     barrier_s: f64,
+    model_flops_per_token: f64,
 }
 
 impl Estimator {
@@ -147,8 +150,6 @@ impl Estimator {
         } else {
             1.0
         };
-        let delayed = 1.0 - (1.0 - cluster.delay_probability).powf(gpus as f64);
-        let spread = cluster.jitter_s * (2.0 * (gpus as f64).max(1.0).ln()).sqrt();
         Ok(Self {
             hidden: model.hidden as f64,
             streams: model.residual_streams as f64,
@@ -171,7 +172,9 @@ impl Estimator {
             } else {
                 software.tp_exposed_ratio
             },
-            barrier_s: spread + delayed * cluster.delay_s,
+            barrier_s: expected_jitter_s(cluster.jitter_s, gpus)
+                + expected_delay_s(cluster.delay_probability, gpus, cluster.delay_s),
+            model_flops_per_token: training_flops_per_token(&model, training.seq_len, training.mtp),
             linear_rates,
             plain_rates,
             model,

@@ -126,7 +126,7 @@ columns! {
     headroom_bytes: f64, "bytes", "Device memory less context and allocated bytes; negative where it does not fit";
     tokens_per_s: f64, "tokens/s", "Tokens of the whole job per second";
     tokens_per_s_per_gpu: f64, "tokens/s", "Tokens per second and GPU";
-    model_flops_per_s_per_gpu: f64, "FLOP/s", "FLOPs that the model needs (causal attention, no recomputation) per second and GPU";
+    model_flops_per_s_per_gpu: f64, "FLOP/s", "FLOPs that the model needs whatever the layout (causal attention, balanced experts, no recomputation) per second and GPU";
     mfu_ratio: f64, "1", "model_flops_per_s_per_gpu over the device's 16-bit peak";
     hfu_ratio: f64, "1", "The same with recomputation counted";
     cost_per_million_tokens: f64, "price", "Price of a million tokens; NaN without a price";
