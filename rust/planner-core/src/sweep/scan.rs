@@ -118,6 +118,8 @@ pub struct Slot<'a> {
     pub groups: Vec<GroupCosts>,
     /// Memory that no micro-batch changes, per sharding and class, bytes.
     pub fixed_bytes: Vec<f64>,
+    /// The same under DualPipe, which holds two stages.
+    dual_bytes: Vec<f64>,
 }
 
 /// A prefix, ready to be scanned.
@@ -272,15 +274,19 @@ impl<'a> Scan<'a> {
                 .iter()
                 .map(|&(sharding, shard)| est.group_costs(grid, plan, sharding, shard))
                 .collect();
-            let fixed_bytes = groups
-                .iter()
-                .flat_map(|g| g.memory.iter().map(|bytes| bytes.total()))
-                .collect();
+            let under = |schedule| {
+                let memory = groups.iter().flat_map(|g| &g.memory);
+                memory
+                    .map(move |bytes| bytes.under(schedule).total())
+                    .collect()
+            };
+            let (fixed_bytes, dual_bytes) = (under(Schedule::OneFOneB), under(Schedule::DualPipe));
             Some(Slot {
                 vpp,
                 plan,
                 groups,
                 fixed_bytes,
+                dual_bytes,
             })
         });
         PrefixWork {
@@ -387,14 +393,18 @@ impl Scratch {
         }
         let buffers = est.buffers(block);
         self.keys.clear();
-        for (group, fixed) in cell
-            .slot
-            .groups
-            .iter()
-            .zip(cell.slot.fixed_bytes.chunks_exact(classes))
-        {
+        for (i, group) in cell.slot.groups.iter().enumerate() {
             let group_s = block.group_terms(est, group, cell.m).total();
-            for (time, bytes) in self.times.iter().zip(self.bytes.chunks_exact(classes)) {
+            let places = i * classes..(i + 1) * classes;
+            let single = &cell.slot.fixed_bytes[places.clone()];
+            let double = &cell.slot.dual_bytes[places];
+            let stages = self.times.iter().zip(self.bytes.chunks_exact(classes));
+            for ((time, bytes), &(_, schedule)) in stages.zip(&cell.schedules) {
+                let fixed = if schedule == Schedule::DualPipe {
+                    double
+                } else {
+                    single
+                };
                 let stages = bytes
                     .iter()
                     .zip(fixed)
