@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import meshplan._core as _core
 from meshplan.bands import band
+from meshplan.errors import InputError
 from meshplan.estimate import Estimate, Explanation
 from meshplan.hf import load_model
 from meshplan.request import EVALUATED, question
 from meshplan.specs import presets
+from meshplan.specs.base import show, suggest
 from meshplan.specs.cluster import Cluster
 from meshplan.specs.plan import DEFAULT_MODEL, Plan
 from meshplan.specs.reading import load_cluster, read_plan
@@ -101,6 +103,9 @@ def _values(job: Job) -> dict[Path, tuple[Any, str]]:
     """Values of a plan by path, as flags give them too."""
     values: dict[Path, tuple[Any, str]] = {}
     for name, value in job.items():
+        if name not in Job.__annotations__:
+            hint = suggest(name, list(Job.__annotations__))
+            raise InputError("is not a part of a job", field=name, value=show(value), hint=hint)
         if name == "model":
             continue
         if name == "cluster":
