@@ -37,7 +37,8 @@ def export(given: Given) -> None:
 
     target, rank = _target(given), _rank(given)
     folder = _folder(given)
-    plan, model = read({"framework": RULES.get(target, target), **given, "top": str(rank)})
+    asked = {name: value for name, value in given.items() if name != "rank"}  # sweep's is another
+    plan, model = read({"framework": RULES.get(target, target), **asked, "top": str(rank)})
     result = search.run(plan, model)
     rows = result.rows("top")
     if len(rows) < rank:

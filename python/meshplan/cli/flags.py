@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -117,11 +118,11 @@ class JobCommand(TyperCommand):
 def spelled_out(args: list[str]) -> list[str]:
     """Arguments with ``on`` after a switch axis that has no value.
 
-    >>> spelled_out(["--sequence-parallel", "--tp", "8"])
-    ['--sequence-parallel', 'on', '--tp', '8']
+    >>> spelled_out(["--sequence-parallel", "--tp", "8"]), spelled_out([])
+    (['--sequence-parallel', 'on', '--tp', '8'], [])
     """
     out: list[str] = []
-    for arg, following in zip(args, [*args[1:], "--"], strict=True):
+    for arg, following in zip_longest(args, args[1:], fillvalue="--"):
         out.append(arg)
         if arg == "--sequence-parallel" and following.startswith("--"):
             out.append("on")
