@@ -31,7 +31,7 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
 @pytest.mark.parametrize(
     ("args", "message", "hint"),
     [
-        (("sweep",), "gpus: is required", "add it"),
+        (("sweep",), "gpus: is required", "--gpus 1024"),
         (("sweep", "--gpus", "0"), "--gpus = 0: must be at least 1", ""),
         (("sweep", "--gpus", "-8"), '--gpus = "-8": must not be negative', ""),
         (("sweep", "--gpus", "nan"), '--gpus = "nan": must be', ""),

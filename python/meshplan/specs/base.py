@@ -150,7 +150,7 @@ def _words(kind: type[Spec], error: Any) -> tuple[str, str]:
 _MISSING = dict.fromkeys(
     ("gemm", "training", "scale_up_fabric", "scale_out_fabric"),
     "add it, or borrow it: preset = a device or cluster that is like it",
-)
+) | {"gpus": "say how many GPUs: --gpus 1024, or gpus = 1024 in the plan"}
 """Hints for keys that few people can write themselves."""
 
 _BOUNDS = {
