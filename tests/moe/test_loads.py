@@ -39,6 +39,16 @@ def test_parquet_with_polars_own_column_names(tmp_path: Path) -> None:
     assert read_loads(path).total == [[1.0, 2.0], [3.0, 4.0]]
 
 
+def test_other_names_of_the_columns(tmp_path: Path) -> None:
+    for head in ("layer_id,expert_0,expert_1", "layer_idx,c1,c2", "layer,f0,f1"):
+        path = write(tmp_path / "l.csv", f"{head}\n3,1,2\n")
+        assert (read_loads(path).layers, read_loads(path).total) == ([3], [[1.0, 2.0]])
+    path = write(tmp_path / "l.csv", "layer_id,expert_id,load\n3,0,1\n3,1,2\n")
+    assert read_loads(path).total == [[1.0, 2.0]]
+    path = write(tmp_path / "l.json", json.dumps({"layers": [[1, 2]]}))
+    assert read_loads(path).total == [[1.0, 2.0]]
+
+
 def test_snapshots_are_kept_apart_and_summed(tmp_path: Path) -> None:
     path = write(tmp_path / "l.csv", "domain,layer,e0,e1\na,3,1,2\nb,3,10,20\n")
     loads = read_loads(path)

@@ -17,9 +17,14 @@ MAX_CELLS = 50_000_000
 """Larger matrices are refused."""
 
 _EXPERT = re.compile(r"^(?:e|expert|expert_|e_)?(\d+)$")
+_NUMBERED = re.compile(r"^(\D*)(\d+)$")
 _LONG = {"layer", "expert"}
+_SYNONYMS = {
+    **dict.fromkeys(("layer_id", "layer_idx", "layer_index"), "layer"),
+    **dict.fromkeys(("expert_id", "expert_idx", "expert_index"), "expert"),
+}
 _VALUES = ("count", "load", "tokens")
-_KEYS = ("loads", "logical_count", "counts")
+_KEYS = ("loads", "logical_count", "counts", "load", "layers", "weight", "matrix")
 _TOTALS = {"total_assignments", "total", "tokens"}
 
 
@@ -120,19 +125,16 @@ def _from_parquet(file: Path) -> Table:
     cells = [
         (i + 1, ["" if v is None else str(v) for v in row]) for i, row in enumerate(frame.rows())
     ]
-    columns = list(frame.columns)
-    if not any(_EXPERT.match(name) for name in columns) and not set(columns) >= _LONG:
-        numeric = all(dtype.is_numeric() for dtype in frame.dtypes)
-        if numeric and re.fullmatch(r"column_\d+", columns[0] if columns else ""):
-            columns = [str(i) for i in range(len(columns))]
-    return _with_header(columns, cells, file)
+    return _with_header(list(frame.columns), cells, file)
 
 
 def _with_header(head: list[str], cells: list[tuple[int, list[str]]], file: Path) -> Table:
     names = [name.strip().lower() for name in head]
+    names = [_SYNONYMS.get(name, name) for name in names]
     if set(names) >= _LONG and any(v in names for v in _VALUES):
         return _from_long(names, cells, file)
     experts = {i: int(m.group(1)) for i, n in enumerate(names) if (m := _EXPERT.match(n))}
+    experts = experts or _numbered(names)
     if not experts:
         raise InputError(
             "no column of counts",
@@ -158,6 +160,17 @@ def _with_header(head: list[str], cells: list[tuple[int, list[str]]], file: Path
         labels = {n: cell[i] for i, n in enumerate(names) if i not in experts}
         rows.append(Row(counts, labels, _layer(labels.pop("layer", None), file, line), line))
     return Table(rows, [n for i, n in enumerate(names) if i not in experts and n != "layer"])
+
+
+def _numbered(names: list[str]) -> dict[int, int]:
+    """Columns of one prefix, numbered 0, 1, 2, … or 1, 2, 3, …: column → expert."""
+    prefixes: dict[str, dict[int, int]] = {}
+    for i, name in enumerate(names):
+        if (match := _NUMBERED.match(name)) is not None:
+            prefixes.setdefault(match[1], {})[i] = int(match[2])
+    found = max(prefixes.values(), key=len, default={})
+    first = min(found.values(), default=0)
+    return {i: n - first for i, n in found.items()} if first in (0, 1) and len(found) > 1 else {}
 
 
 def _from_long(names: list[str], cells: list[tuple[int, list[str]]], file: Path) -> Table:
