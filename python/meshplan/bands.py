@@ -1,8 +1,9 @@
 """Error bands of predictions: how far measured runs of the nearest kind were from theirs.
 
-``presets/bands.toml`` holds quantiles of the cross-validated error |predicted / measured − 1| (whole
-(model, GPU) groups left out of the fit) by kind: framework family, architecture and the class of
-parallelism of the layout. A prediction takes the nearest kind that enough runs inform, and names it.
+``presets/bands.toml`` holds quantiles of the cross-validated error |predicted / measured − 1|
+(whole (model, GPU) groups left out of the fit) by kind: framework family, architecture and class of
+parallelism of the layout. A prediction takes the nearest kind that enough runs inform, and says
+which.
 """
 
 from __future__ import annotations
@@ -58,8 +59,10 @@ class Band:
 def parallelism(row: Mapping[str, Any]) -> str:
     """Class of parallelism of a layout.
 
-    >>> parallelism({"ep": 8, "pp": 4, "tp": 1, "cp": 1}), parallelism({"ep": 1, "pp": 1, "tp": 8, "cp": 1})
-    ('expert', 'tensor')
+    >>> parallelism({"ep": 8, "pp": 4, "tp": 1, "cp": 1})
+    'expert'
+    >>> parallelism({"ep": 1, "pp": 1, "tp": 8, "cp": 1})
+    'tensor'
     """
     if int(row["ep"]) > 1:
         return "expert"

@@ -17,8 +17,8 @@ FEWEST = 5
 
 HEAD = """\
 # Quantiles of |predicted / measured - 1| of step times by kind of prediction: framework family,
-# architecture, class of parallelism. Cross-validated: whole (model, GPU) groups were left out of the
-# fit; "any": whole sources were left out. Runs of trust A and B. docs/accuracy.md.
+# architecture, class of parallelism. Cross-validated: whole (model, GPU) groups were left out of
+# the fit; "any": whole sources were left out. Runs of trust A and B. docs/accuracy.md.
 """
 
 

@@ -14,7 +14,6 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshplan import units
 from meshplan.errors import InputError, Problem
 from meshplan.specs import presets, software
 from meshplan.specs.base import suggest
@@ -271,7 +270,7 @@ class _Row:
 
     def network(self, architecture: str) -> str:
         note = self.row.get("interconnect_note", "")
-        nic = float(self.row["nic_gbps_per_gpu"])
+        nic = self.nic_gbps()
         for rule in names()["networks"]:
             if (
                 rule.get("note", "") in note
@@ -281,19 +280,25 @@ class _Row:
                 return str(rule["fabric"])
         raise AssertionError("the last rule matches everything")
 
+    def nic_gbps(self) -> float:
+        """NIC rate of a GPU, Gb/s."""
+        try:
+            rate = float(self.row["nic_gbps_per_gpu"])
+        except ValueError:
+            rate = 0.0
+        if 0 < rate <= 1e6:
+            return rate
+        self.problem("nic_gbps_per_gpu", "must be a positive number of Gb/s")
+        return 1.0
+
     def cluster(self, preset: str) -> dict[str, Any]:
         per_node = self.whole("gpus_per_node")
-        try:
-            nic = units.parse_bytes_per_s(f"{float(self.row['nic_gbps_per_gpu']):g} Gb/s")
-        except (ValueError, units.UnitError):
-            self.problem("nic_gbps_per_gpu", "must be a positive number of Gb/s")
-            nic = 1.0
         return {
             "preset": preset,
             "gpus_per_node": per_node,
             "nvlink_domain": self.whole("nvlink_domain"),
             "nics_per_node": per_node,
-            "nic": nic,
+            "nic": self.nic_gbps() * 1e9 / 8,
         }
 
     def training(self, generation: str) -> Training:
