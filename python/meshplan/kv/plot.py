@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 from meshplan.errors import InputError, PlannerError
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from meshplan.kv.replay import Replay
+    from meshplan.kv.schedule import Schedule
 
 _POINTS = 2_000
 """A line of more points shows nothing more."""
@@ -53,3 +56,43 @@ def plot_hit_curve(result: Replay) -> Any:
         )
     )
     return line.properties(width=560, height=320, title="Prefix-cache hits at every capacity")
+
+
+def plot_occupancy(result: Schedule) -> Any:
+    """Share of the pool in use, and running and waiting requests, over time."""
+    import polars as pl
+
+    alt = _altair()
+    frame = pl.DataFrame(result.timeline)
+    rows = frame.gather_every(max(1, len(frame) // _POINTS)).to_dicts()
+    base = alt.Chart(alt.Data(values=rows)).encode(x=alt.X("time_s:Q", title="time, s"))
+    share = base.mark_area(opacity=0.5).encode(
+        y=alt.Y("occupancy_ratio:Q", title="share of blocks in use").scale(domain=[0, 1])
+    )
+    counts = (
+        base.transform_fold(["running", "waiting"], as_=["state", "requests"])
+        .mark_line()
+        .encode(y=alt.Y("requests:Q", title="requests"), color=alt.Color("state:N", title=""))
+    )
+    size = {"width": 560, "height": 200}
+    return alt.vconcat(share.properties(**size), counts.properties(**size))
+
+
+def plot_waste(rows: pl.DataFrame) -> Any:
+    """Share of slots that paging wastes against block size, measured and closed form."""
+    alt = _altair()
+    one = rows.group_by("block_tokens", maintain_order=True).first()
+    data = alt.Data(
+        values=one.select("block_tokens", "waste_ratio", "waste_closed_ratio").to_dicts()
+    )
+    line = (
+        alt.Chart(data)
+        .transform_fold(["waste_ratio", "waste_closed_ratio"], as_=["how", "share"])
+        .mark_line(point=True)
+        .encode(
+            x=alt.X("block_tokens:Q", title="block, tokens").scale(type="log", base=2),
+            y=alt.Y("share:Q", title="share of slots without a token"),
+            color=alt.Color("how:N", title=""),
+        )
+    )
+    return line.properties(width=560, height=320, title="Internal fragmentation")

@@ -202,29 +202,44 @@ def size(
     InputError
         If a flag makes no sense or nothing says how much memory there is.
     """
+    flags, hardware = flags or Flags(), hardware or Hardware()
     from meshplan.hf import load_model
 
-    flags, hardware = flags or Flags(), hardware or Hardware()
+    spec = load_model(model)
+    max_len = _max_len(spec, flags)
+    report = json.loads(kv_size(canonical_query(spec, flags, hardware)))
+    for name in ("bytes_per_token_per_gpu", "growth_bytes_per_token_per_gpu"):
+        if float(report[name]).is_integer():
+            report[name] = int(report[name])
+    return Size(report, max_len, _engine(flags.engine), list(spec.assumptions))
+
+
+def canonical_query(
+    model: str | os.PathLike[str] | Mapping[str, Any] | ModelSpec, flags: Flags, hardware: Hardware
+) -> str:
+    """Text of a question for the core."""
+    from meshplan.hf import load_model
+
     spec = load_model(model)
     engine = _engine(flags.engine)
-    max_len = flags.max_model_len
-    if max_len is None:
-        max_len = spec.canonical.get("max_positions")
-    if max_len is None:
+    query = _query(flags, engine, _max_len(spec, flags), hardware)
+    query["memory"] = _memory(hardware, engine)
+    # Spliced as text: the core reads the model's JSON exactly as it was made.
+    return json.dumps(query)[:-1] + ', "model": ' + spec.canonical_json() + "}"
+
+
+def _max_len(spec: ModelSpec, flags: Flags) -> int:
+    """Longest request: as stated, or as the model states."""
+    length = flags.max_model_len
+    if length is None:
+        length = spec.canonical.get("max_positions")
+    if length is None:
         raise InputError(
             "the model does not state its longest context",
             field="max_model_len",
             hint="state it: --max-model-len 131072",
         )
-    query = _query(flags, engine, int(max_len), hardware)
-    query["memory"] = _memory(hardware, engine)
-    # Spliced as text: the core reads the model's JSON exactly as it was made.
-    text = json.dumps(query)[:-1] + ', "model": ' + spec.canonical_json() + "}"
-    report = json.loads(kv_size(text))
-    for name in ("bytes_per_token_per_gpu", "growth_bytes_per_token_per_gpu"):
-        if float(report[name]).is_integer():
-            report[name] = int(report[name])
-    return Size(report, int(max_len), engine, list(spec.assumptions))
+    return int(length)
 
 
 def _engine(name: str) -> str:

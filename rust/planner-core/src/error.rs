@@ -4,7 +4,7 @@
 use thiserror::Error;
 
 /// What can be wrong with an input.
-#[derive(Debug, Error, PartialEq)]
+#[derive(Clone, Debug, Error, PartialEq)]
 pub enum Error {
     /// A field holds a value that its rule forbids.
     #[error("{field} = {value}: {rule}")]

@@ -41,7 +41,7 @@ mod _core {
     use crate::question::{explain, training_columns};
 
     #[pymodule_export]
-    use crate::kv::{kv_replay, kv_size};
+    use crate::kv::{kv_lengths, kv_replay, kv_schedule, kv_size, kv_sweep, kv_transfer, kv_waste};
     #[pymodule_export]
     use crate::training::{Jobs, chunk_sizes};
 

@@ -159,4 +159,4 @@ fn stage_memory(query: &Query, stages: &[Vec<usize>]) -> Result<Vec<(f64, Option
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

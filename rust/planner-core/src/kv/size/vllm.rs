@@ -8,6 +8,7 @@ use super::{
     GroupReport, LogLines, MambaMode, Query, Report, StageReport, stage_memory, stages, whole,
 };
 use crate::error::Result;
+use crate::kv::fragment::Lengths;
 use crate::kv::layer::{Cache, Class, caches};
 use crate::kv::plan::{Plan, Rules, plan};
 
@@ -57,23 +58,111 @@ fn all_caches(query: &Query) -> Vec<(usize, Cache)> {
     kinds.iter().enumerate().flat_map(each).collect()
 }
 
+/// A plan and what depends on it, for many layouts.
+pub struct Prepared {
+    /// Groups of layers.
+    pub plan: Plan,
+    rules: Rules,
+    layers: Vec<(usize, Cache)>,
+}
+
+impl Prepared {
+    /// Plans the layers of a query; its stages, memory and lengths may vary later.
+    ///
+    /// # Errors
+    /// As [`super::size`].
+    pub fn new(query: &Query) -> Result<Self> {
+        query.check()?;
+        let layers = all_caches(query);
+        let rules = rules(query, layers.iter().any(|(_, c)| c.class == Class::Latent));
+        Ok(Self {
+            plan: plan(&layers, &rules)?,
+            rules,
+            layers,
+        })
+    }
+
+    /// Blocks of a request of `len` tokens.
+    #[must_use]
+    pub fn blocks_of(&self, query: &Query, len: u64) -> u64 {
+        let inflight_tokens = query.batches_in_flight * query.max_batched_tokens;
+        let rules = Rules {
+            max_len: len,
+            inflight_tokens,
+            ..self.rules
+        };
+        self.plan
+            .groups
+            .iter()
+            .map(|g| rules.blocks(g.class, g.block_tokens))
+            .sum()
+    }
+
+    /// Mean blocks of requests of the given lengths.
+    #[must_use]
+    pub fn mean_blocks(&self, query: &Query, lengths: &Lengths) -> f64 {
+        let sum: u64 = lengths
+            .rows
+            .iter()
+            .map(|(p, o, n)| self.blocks_of(query, p + o) * n)
+            .sum();
+        sum as f64 / lengths.requests().max(1) as f64
+    }
+
+    /// Whether some group keeps the tokens of a window or chunk only.
+    #[must_use]
+    pub fn has_windows(&self) -> bool {
+        let windowed = |class| matches!(class, Class::Window(_) | Class::Chunk(_));
+        self.plan.groups.iter().any(|g| windowed(g.class))
+    }
+
+    /// Bytes of a block on each stage.
+    ///
+    /// # Errors
+    /// The layers of the stages do not add up.
+    pub fn stage_bytes(&self, query: &Query) -> Result<Vec<u64>> {
+        let bytes = |own: &Vec<usize>| self.plan.bytes_per_block(|i| own.binary_search(&i).is_ok());
+        Ok(held(query)?.iter().map(bytes).collect())
+    }
+
+    /// Memory for the cache on each stage, bytes.
+    ///
+    /// # Errors
+    /// As [`Self::stage_bytes`].
+    pub fn memory(&self, query: &Query) -> Result<Vec<f64>> {
+        Ok(stage_memory(query, &held(query)?)?
+            .into_iter()
+            .map(|(bytes, _)| bytes)
+            .collect())
+    }
+}
+
 /// Answers a query for vLLM.
 ///
 /// # Errors
 /// As [`super::size`].
 pub fn size(query: &Query) -> Result<Report> {
-    let layers = all_caches(query);
-    let rules = rules(query, layers.iter().any(|(_, c)| c.class == Class::Latent));
-    let plan = plan(&layers, &rules)?;
+    let prepared = Prepared::new(query)?;
+    let held = held(query)?;
+    let workers = workers(query, &prepared.plan, &held)?;
+    Ok(report(
+        query,
+        &prepared.plan,
+        &prepared.rules,
+        &prepared.layers,
+        &held,
+        workers,
+    ))
+}
+
+/// Layers of each stage.
+fn held(query: &Query) -> Result<Vec<Vec<usize>>> {
     let total = query.model.layers.len() as u64;
     let counts = query
         .pp_layers
         .clone()
         .unwrap_or_else(|| stages::even_vllm(total, query.pp));
-    let extra = query.layer_kinds().len() as u64 - total;
-    let held = stages::assign(&counts, total, extra)?;
-    let workers = workers(query, &plan, &held)?;
-    Ok(report(query, &plan, &rules, &layers, &held, workers))
+    stages::assign(&counts, total, query.layer_kinds().len() as u64 - total)
 }
 
 fn workers(query: &Query, plan: &Plan, held: &[Vec<usize>]) -> Result<Vec<StageReport>> {

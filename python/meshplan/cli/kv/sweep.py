@@ -1,0 +1,148 @@
+"""``planner kv sweep``: block sizes, formats and layouts at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from meshplan.cli.kv.replay import FormatOption, Json, Plot, SkipBad
+from meshplan.cli.kv.show import print_columns, print_json
+from meshplan.cli.kv.size import parse_memories
+from meshplan.errors import InputError
+from meshplan.units import UnitError, parse_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import polars as pl
+
+    from meshplan.kv.sweep import Lengths
+
+T = TypeVar("T")
+
+
+def _list(text: str, read: Callable[[str], T], field: str) -> list[T]:
+    try:
+        return [read(part.strip()) for part in text.split(",") if part.strip()]
+    except ValueError:
+        rule = "must be values with commas between them, such as 16,32,64"
+        raise InputError(rule, field=field, value=text) from None
+
+
+def sweep(
+    model: Annotated[str, typer.Option(help="Preset, config.json or folder.")],
+    block_size: Annotated[str, typer.Option(help="Tokens in a block.")] = "16,32,64,128,256,512",
+    kv_dtype: Annotated[str, typer.Option(help="Cache formats.")] = "bf16",
+    tp: Annotated[str, typer.Option(help="Tensor-parallel ranks.")] = "1",
+    pp: Annotated[str, typer.Option(help="Pipeline stages.")] = "1",
+    dcp: Annotated[str, typer.Option(help="Decode context ranks.")] = "1",
+    gpu_memory_utilization: Annotated[str, typer.Option(help="Shares of the memory.")] = "0.9",
+    max_model_len: Annotated[str, typer.Option(help="Longest requests, tokens.")] = "8192",
+    chunk: Annotated[str, typer.Option(help="Tokens of a batch.")] = "8192",
+    shared_prefix: Annotated[str, typer.Option(help="Tokens that all requests share.")] = "0",
+    lengths: Annotated[
+        str | None, typer.Option(help="fixed:P,A, lognormal:MEAN,SIGMA,A or hist:PxN,…")
+    ] = None,
+    lengths_from: Annotated[Path | None, typer.Option(help="Trace that gives lengths.")] = None,
+    format: FormatOption = None,  # noqa: A002 - the option's name
+    skip_bad: SkipBad = 0,
+    gpu: Annotated[str | None, typer.Option(help="GPU, to predict its memory.")] = None,
+    gpu_memory: Annotated[str | None, typer.Option(help="Memory that the GPU shows.")] = None,
+    available_memory: Annotated[
+        str | None, typer.Option(help="Memory for the cache, as the engine reported it.")
+    ] = None,
+    max_num_seqs: Annotated[int, typer.Option(help="Requests of a batch.")] = 256,
+    engine_version: Annotated[str | None, typer.Option(help="vLLM version.")] = None,
+    output: Annotated[Path | None, typer.Option(help="All rows: .parquet, .csv or .arrow.")] = None,
+    plot: Plot = None,
+    json: Json = False,
+) -> None:
+    """Sweep block sizes, formats and layouts: what each wastes, holds and costs.
+
+    One row per combination; what does not fit is a row with a status.
+    """
+    import polars as pl
+
+    from meshplan import output as files
+    from meshplan.kv.size import Flags, Hardware
+    from meshplan.kv.sweep import Axes
+    from meshplan.kv.sweep import sweep as run
+
+    if output is not None:
+        files.check(output)
+    axes = Axes(
+        block_sizes=_list(block_size, int, "--block-size"),
+        kv_dtypes=_list(kv_dtype, str, "--kv-dtype"),
+        tensor_parallel=_list(tp, int, "--tp"),
+        pipeline_parallel=_list(pp, int, "--pp"),
+        decode_context_parallel=_list(dcp, int, "--dcp"),
+        shares=_list(gpu_memory_utilization, float, "--gpu-memory-utilization"),
+        max_model_lens=_list(max_model_len, int, "--max-model-len"),
+        chunks=_list(chunk, int, "--chunk"),
+        prefixes=_list(shared_prefix, int, "--shared-prefix"),
+    )
+    try:
+        total = parse_bytes(gpu_memory) if gpu_memory is not None else None
+    except UnitError as error:
+        rule, hint = error.rule, error.hint
+        raise InputError(rule, field="--gpu-memory", value=gpu_memory or "", hint=hint) from None
+    hardware = Hardware(
+        available_memory=parse_memories(available_memory) if available_memory else None,
+        gpu=gpu,
+        gpu_memory=total,
+    )
+    flags = Flags(max_num_seqs=max_num_seqs, engine_version=engine_version)
+    requests = _lengths(lengths, lengths_from, format, skip_bad)
+    frame = run(model, axes, requests, flags=flags, hardware=hardware)
+    if output is not None:
+        files.write([frame], output)
+    rows = pl.DataFrame(frame)
+    if plot is not None:
+        from meshplan.kv.plot import plot_waste, save
+
+        save(plot_waste(rows), plot)
+    if json:
+        print_json({"rows": len(rows), "points": rows.to_dicts()})
+    else:
+        _print(rows)
+
+
+def _lengths(text: str | None, trace: Path | None, form: FormatOption, skip_bad: int) -> Lengths:
+    from meshplan.kv.sweep import lengths_of, parse_lengths
+
+    if (text is None) == (trace is None):
+        hint = "--lengths lognormal:2000,0.9,200 or --lengths-from trace.jsonl"
+        raise InputError("state one of --lengths and --lengths-from", field="lengths", hint=hint)
+    if text is not None:
+        return parse_lengths(text)
+    if trace is None:
+        raise InputError("is missing", field="--lengths-from")
+    return lengths_of(trace, form.value if form else None, skip_bad=skip_bad)
+
+
+SHOWN = {
+    "block_tokens": "block",
+    "kv_format": "format",
+    "tp": "tp",
+    "pp": "pp",
+    "max_len_tokens": "max len",
+    "status": "status",
+    "num_blocks": "blocks",
+    "mean_concurrency": "at once",
+    "waste_ratio": "waste",
+    "saved_prefill_ratio": "saved",
+    "prefill_chunks": "chunks",
+    "lookups_per_step": "lookups",
+}
+MOST_ROWS = 60
+
+
+def _print(rows: pl.DataFrame) -> None:
+    print(f"{len(rows):,} combinations")
+    shown = rows.head(MOST_ROWS).select(list(SHOWN)).iter_rows()
+    table = [[f"{v:.4g}" if isinstance(v, float) else str(v) for v in row] for row in shown]
+    print_columns(list(SHOWN.values()), table)
+    if len(rows) > MOST_ROWS:
+        print(f"… {len(rows) - MOST_ROWS:,} more; --output rows.parquet keeps all")
