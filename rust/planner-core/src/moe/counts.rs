@@ -27,7 +27,7 @@ impl Ord for Heaviest {
 ///
 /// ```
 /// use planner_core::moe::counts::greedy_counts;
-/// assert_eq!(greedy_counts(&[9.0, 4.0, 1.0], 5), [2, 2, 1]);
+/// assert_eq!(greedy_counts(&[9.0, 4.0, 1.0], 5), [3, 1, 1]); // 4.5 twice is heavier than 4
 /// ```
 #[must_use]
 pub fn greedy_counts(loads: &[f64], slots: u32) -> Vec<u32> {
