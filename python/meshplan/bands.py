@@ -19,8 +19,9 @@ from meshplan.specs.toml import parse
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-UNKNOWN = "any"
-"""Kind of frameworks and devices that no run informs: whole sources were left out."""
+UNKNOWN = "not calibrated"
+"""Kind of frameworks and devices that no run informs: whole sources were left out, each counts
+alike."""
 
 COLUMNS = (
     ("error_q50_ratio", "1", "Median error of measured runs of the nearest kind"),

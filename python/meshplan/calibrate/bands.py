@@ -18,7 +18,8 @@ FEWEST = 5
 HEAD = """\
 # Quantiles of |predicted / measured - 1| of step times by kind of prediction: framework family,
 # architecture, class of parallelism. Cross-validated: whole (model, GPU) groups were left out of
-# the fit; "any": whole sources were left out. Runs of trust A and B. docs/accuracy.md.
+# the fit; "not calibrated": whole sources were left out, each counts alike. Runs of trust A and B.
+# docs/accuracy.md.
 """
 
 
@@ -40,6 +41,18 @@ def errors(batch: Batch, found: Predicted) -> dict[str, list[float]]:
     return kinds
 
 
+def balanced(batch: Batch, found: Predicted) -> list[float]:
+    """Errors of the step time in which every source counts alike: twenty quantiles of each."""
+    sources: dict[str, list[float]] = defaultdict(list)
+    for i, (time, _) in found.items():
+        row = batch.runs[i].row
+        truth = measured(row, "step_time_s")
+        if truth is not None and row["trust"] in "AB":
+            sources[row["source"]].append(abs(time / truth - 1))
+    points = [(2 * n + 1) / 40 for n in range(20)]
+    return [quantile(sorted(values), q) for values in sources.values() for q in points]
+
+
 def bands_architecture(device: str) -> str:
     """Architecture of a device preset."""
     from meshplan.specs import presets
@@ -47,15 +60,14 @@ def bands_architecture(device: str) -> str:
     return str(presets.raw("devices", device, (), {})["architecture"])
 
 
-def to_toml(
-    cross_validated: dict[str, list[float]], source_left_out: dict[str, list[float]]
-) -> str:
+def to_toml(cross_validated: dict[str, list[float]], source_left_out: list[float]) -> str:
     """Text of ``presets/bands.toml``."""
     rows = {k: v for k, v in cross_validated.items() if k != bands.UNKNOWN and len(v) >= FEWEST}
-    rows[bands.UNKNOWN] = source_left_out[bands.UNKNOWN]
+    rows[bands.UNKNOWN] = source_left_out
     tables = [HEAD]
     for kind, values in sorted(rows.items()):
         ordered = sorted(values)
         q50, q90 = (round(quantile(ordered, q), 3) for q in (0.5, 0.9))
-        tables.append(f'["{kind}"]\nq50 = {q50}\nq90 = {q90}\nrows = {len(values)}\n')
+        count = len(cross_validated[kind])
+        tables.append(f'["{kind}"]\nq50 = {q50}\nq90 = {q90}\nrows = {count}\n')
     return "\n".join(tables)
