@@ -18,7 +18,7 @@ use super::shape::Shape;
 /// // Ranks of two slots: expert 0 cannot be split, and sits beside at least a load of 1.
 /// let shape = Shape { experts: 4, redundant: 0, ranks: 2, nodes: 1, groups: 1 };
 /// let bound = lower_bound(&[10.0, 3.0, 2.0, 1.0], &shape, &[1.0, 1.0]);
-/// assert!(bound <= 11.0 && bound > 10.999_999); // found by bisection, from below
+/// assert!(bound <= 11.0 && bound > 10.999); // found by bisection, from below
 /// ```
 #[must_use]
 pub fn lower_bound(loads: &[f64], shape: &Shape, speeds: &[f64]) -> f64 {
