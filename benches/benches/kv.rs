@@ -135,15 +135,18 @@ fn cpu_s(start: Instant) -> f64 {
     ns.map_or_else(|| start.elapsed().as_secs_f64(), |ns| ns / 1e9)
 }
 
-/// Best of several runs, s of processor time.
-fn best<T>(mut work: impl FnMut() -> T) -> f64 {
+/// Processor time of one run, s: a mean over at least a quarter second, since the kernel keeps the
+/// books of a thread by the tick.
+fn time_of<T>(mut work: impl FnMut() -> T) -> f64 {
     let clock = Instant::now();
-    let once = |_| {
-        let start = cpu_s(clock);
+    black_box(work());
+    let start = cpu_s(clock);
+    let mut runs = 0.0;
+    while cpu_s(clock) - start < 0.25 {
         black_box(work());
-        cpu_s(clock) - start
-    };
-    (0..9).map(once).fold(f64::INFINITY, f64::min)
+        runs += 1.0;
+    }
+    (cpu_s(clock) - start) / runs
 }
 
 /// The trace forty times over, ids made distinct.
@@ -158,9 +161,9 @@ fn forty(ids: &[Vec<u32>]) -> Vec<Vec<u32>> {
 
 fn ratios(text: &[u8], ids: &[Vec<u32>], requests: &[Request]) {
     let n = ids.len() as f64;
-    let (direct, whole) = (best(|| lru(ids)), best(|| curve(ids)));
+    let (direct, whole) = (time_of(|| lru(ids)), time_of(|| curve(ids)));
     assert_eq!(lru(ids) as u64, curve(ids));
-    let parsing = best(|| parse(text));
+    let parsing = time_of(|| parse(text));
     eprintln!("direct replay: {:.2} M requests/s", n / direct / 1e6);
     eprintln!("whole curve: {:.2} x one direct replay", whole / direct);
     eprintln!(
@@ -178,10 +181,10 @@ fn ratios(text: &[u8], ids: &[Vec<u32>], requests: &[Request]) {
     let long = forty(ids);
     eprintln!(
         "forty times the trace: direct {:.1} x, curve {:.1} x the time",
-        best(|| lru(&long)) / direct,
-        best(|| curve(&long)) / whole
+        time_of(|| lru(&long)) / direct,
+        time_of(|| curve(&long)) / whole
     );
-    let played = best(|| play(requests));
+    let played = time_of(|| play(requests));
     eprintln!("scheduler: {:.0} k requests/s", n / played / 1e3);
     let rows = requests
         .iter()
@@ -189,7 +192,7 @@ fn ratios(text: &[u8], ids: &[Vec<u32>], requests: &[Request]) {
         .collect();
     let lengths = Lengths::merged(rows);
     let points = sweep_rows(&lengths);
-    let swept = best(|| sweep_rows(&lengths));
+    let swept = time_of(|| sweep_rows(&lengths));
     eprintln!(
         "sweep: {points} points, {:.1} M points/s",
         points as f64 / swept / 1e6
