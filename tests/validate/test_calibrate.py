@@ -17,8 +17,12 @@ from meshplan.specs import overlay
 from meshplan.specs.reading import load_cluster
 from meshplan.validate import predict
 from meshplan.validate import runs as recorded
+from published import RUNS, write_models
 
-RUNS = Path(__file__).parent / "published_runs.csv"
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_models(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="session")

@@ -17,8 +17,12 @@ from meshplan.errors import InputError
 from meshplan.validate import predict
 from meshplan.validate import runs as recorded
 from meshplan.validate.training import Validation, validate_training
+from published import RUNS, write_models
 
-RUNS = Path(__file__).parent / "published_runs.csv"
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_models(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="session")
@@ -142,7 +146,8 @@ def test_rows_that_make_no_sense_name_the_column(changes: dict[str, str], field:
 
 def write(path: Path, rows: list[dict[str, str]]) -> Path:
     with path.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, fieldnames=list(rows[0]))
+        names = list(dict.fromkeys(name for found in rows for name in found))
+        writer = csv.DictWriter(stream, fieldnames=names)
         writer.writeheader()
         writer.writerows(rows)
     return path
@@ -153,6 +158,24 @@ def test_bad_rows_do_not_take_the_good_ones_down(tmp_path: Path) -> None:
     found = validate_training(runs, tmp_path)
     assert len(found.outcomes) == 1
     assert "abacus" in found.failed["odd"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"global_batch": "127", "gpus": "8", "micro_batch": "2"}, "global_batch"),
+        ({"tp": "3", "dp": "2"}, "gpus"),
+        ({"gpu": "v100-32gb-sxm", "precision": "fp8"}, "fp8"),
+    ],
+)
+def test_a_run_that_the_core_refuses_is_told_apart(
+    tmp_path: Path, changes: dict[str, str], reason: str
+) -> None:
+    odd = row(run_id="odd", **changes)
+    runs = write(tmp_path / "runs.csv", [{"dp": "", **row(step_time_s="9")}, {"dp": "", **odd}])
+    found = validate_training(runs, tmp_path)
+    assert [o.row["run_id"] for o in found.outcomes] == ["mine"]
+    assert reason in found.failed["odd"]
 
 
 @pytest.mark.parametrize("content", ["", "a,b\n1,2\n", "run_id\n\x00"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +86,45 @@ class Batch:
                 good.append(run)
             else:
                 failed.append((row, run))
-        return cls(*_prepare(good, models), failed)
+        runs, jobs, owner = _prepare(good, models)
+        batch = cls(runs, jobs, owner, failed)
+        problems = dict(jobs.problems(*batch.presets()))
+        if not problems:
+            return batch
+        return cls._without(batch, problems, models)
+
+    @classmethod
+    def _without(
+        cls, batch: Batch, problems: Mapping[int, str], models: Mapping[str, ModelSpec]
+    ) -> Batch:
+        """Drop layouts that the core refuses, and runs of which none is left."""
+        from meshplan.errors import InputError
+
+        kept: dict[int, list[Mapping[str, Any]]] = {}
+        reasons: dict[int, str] = {}
+        place = dict.fromkeys(range(len(batch.runs)), 0)
+        for job, run in enumerate(batch.owner):
+            layout = batch.runs[run].layouts[place[run]]
+            place[run] += 1
+            if job in problems:
+                reasons.setdefault(run, problems[job])
+            else:
+                kept.setdefault(run, []).append(layout)
+        good = [replace(batch.runs[run], layouts=tuple(found)) for run, found in kept.items()]
+        lost = [
+            (dict(batch.runs[run].row), InputError(reason))
+            for run, reason in reasons.items()
+            if run not in kept
+        ]
+        return cls(*_prepare(good, models), [*batch.failed, *lost])
+
+    def presets(self) -> tuple[list[str], list[str]]:
+        """Canonical clusters and software of the runs under the presets."""
+        tables = software.tables()
+        return (
+            [recorded.cluster_json(run) for run in self.clusters],
+            [software.resolve(name, tables).canonical_json() for name in self.softwares],
+        )
 
     def subset(self, only: Sequence[int]) -> list[int]:
         """Jobs of some runs."""
@@ -95,10 +133,7 @@ class Batch:
 
     def predict(self) -> pl.DataFrame:
         """One row per job under the presets, with its ``run`` number."""
-        clusters = [recorded.cluster_json(run) for run in self.clusters]
-        tables = software.tables()
-        softwares = [software.resolve(name, tables).canonical_json() for name in self.softwares]
-        return self.predict_with(clusters, softwares, range(len(self.runs)))
+        return self.predict_with(*self.presets(), range(len(self.runs)))
 
     def predict_with(
         self, clusters: list[str], softwares: list[str], only: Sequence[int]

@@ -2,10 +2,11 @@
 //! calibration evaluate again and again with other parameters.
 
 use planner_core::cluster::Cluster;
+use planner_core::error::Error;
 use planner_core::layout::Layout;
 use planner_core::model::Model;
 use planner_core::training::Estimator;
-use planner_core::training::row::Rows;
+use planner_core::training::row::{Row, Rows};
 use planner_core::training::software::Software;
 use planner_core::training::workload::Training;
 use pyo3::exceptions::PyIndexError;
@@ -53,6 +54,26 @@ impl Jobs {
         self.jobs.len()
     }
 
+    /// Jobs that cannot be predicted under these clusters and this software: (number, reason).
+    fn problems(
+        &self,
+        py: Python<'_>,
+        clusters: Vec<String>,
+        software: Vec<String>,
+    ) -> PyResult<Vec<(usize, String)>> {
+        let clusters: Vec<Cluster> = parse(&clusters)?;
+        let software: Vec<Software> = parse(&software)?;
+        py.detach(|| {
+            let mut found = Vec::new();
+            for i in 0..self.jobs.len() {
+                if let Err(error) = self.estimate(i, &clusters, &software)? {
+                    found.push((i, error.to_string()));
+                }
+            }
+            Ok(found)
+        })
+    }
+
     /// Predict the jobs in `only` (all when `None`): one row each, in order.
     #[pyo3(signature = (clusters, software, *, only = None))]
     fn predict(
@@ -77,22 +98,27 @@ impl Jobs {
 }
 
 impl Jobs {
-    fn row(
+    fn row(&self, i: usize, clusters: &[Cluster], software: &[Software]) -> PyResult<Row> {
+        let row = self.estimate(i, clusters, software)?;
+        Ok(row.map_err(crate::errors::CoreError::from)?)
+    }
+
+    /// The row of a job, or why it has none; an index beside the lists is the caller's mistake.
+    fn estimate(
         &self,
         i: usize,
         clusters: &[Cluster],
         software: &[Software],
-    ) -> PyResult<planner_core::training::row::Row> {
+    ) -> PyResult<Result<Row, Error>> {
         let job = pick(&self.jobs, i)?;
-        let row = Estimator::new(
+        let estimator = Estimator::new(
             pick(&self.models, job.model)?.clone(),
             pick(clusters, job.cluster)?.clone(),
             job.training.clone(),
             pick(software, job.software)?.clone(),
             job.gpus,
-        )
-        .and_then(|estimator| estimator.row(&job.layout));
-        Ok(row.map_err(crate::errors::CoreError::from)?)
+        );
+        Ok(estimator.and_then(|estimator| estimator.row(&job.layout)))
     }
 }
 
