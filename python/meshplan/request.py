@@ -32,11 +32,13 @@ def job(plan: Plan, model: ModelSpec) -> dict[str, Any]:
         When the space asks for what the model does not have.
     """
     _fits(plan, model)
+    training = plan.workload.canonical(plan.cluster.device.training_kernels)
+    _counted(plan, model, training)
     software = load_software(plan.framework, plan.framework_version)
     return {
         "model": model.canonical,
         "cluster": plan.cluster.canonical(),
-        "training": plan.workload.canonical(plan.cluster.device.training_kernels),
+        "training": training,
         "software": {
             "name": software.name,
             **software.costs,
@@ -94,16 +96,44 @@ def notes(plan: Plan, model: ModelSpec) -> list[str]:
 
 
 def _fits(plan: Plan, model: ModelSpec) -> None:
-    """Refuse expert parallelism of a model without experts."""
-    kinds = model.canonical["kinds"]
-    if any((kind["feed_forward"] or {}).get("kind") == "moe" for kind in kinds):
-        return
+    """Refuse what speaks of experts where a model has none, and two words on their balance."""
+    work, space = plan.workload, plan.space
+    experts = _experts(model)
+    asked: list[tuple[Path, Any]] = []
+    if work.routing:
+        asked.append((("workload", "routing"), work.routing))
+    if work.moe_imbalance != 1:
+        asked.append((("workload", "moe_imbalance"), work.moe_imbalance))
     problems = []
-    for axis in ("ep", "etp"):
-        values = getattr(plan.space, axis)
-        if values is not None and values[0] > 1:
-            path: Path = ("space", axis)
-            rule = f"{model.name} has no experts"
-            problems.append(problem_at(path, values[0], rule, f"drop {axis}", plan.origins))
+    if experts and len(asked) > 1:
+        rule, hint = "routing sets the imbalance itself", "drop routing or moe_imbalance"
+        problems.append(problem_at(*asked[1], rule, hint, plan.origins))
+    if not experts:
+        for axis in ("ep", "etp"):
+            values = getattr(space, axis)
+            if values is not None and values[0] > 1:
+                asked.append((("space", axis), values[0]))
+        for path, value in asked:
+            rule, hint = f"{model.name} has no experts", f"drop {path[-1]}"
+            problems.append(problem_at(path, value, rule, hint, plan.origins))
     if problems:
         raise InputError.all_of(problems)
+
+
+def _experts(model: ModelSpec) -> int:
+    """Routed experts of the first layer that has them; none: 0."""
+    parts = (kind["feed_forward"] or {} for kind in model.canonical["kinds"])
+    return next((part["experts"] for part in parts if part.get("kind") == "moe"), 0)
+
+
+def _counted(plan: Plan, model: ModelSpec, training: dict[str, Any]) -> None:
+    """Refuse recorded loads of another number of experts."""
+    experts = _experts(model)
+    for row in training.get("routing", {}).get("layers", []):
+        if len(row) != experts:
+            rule = f"holds loads of {len(row)} experts, {model.name} has {experts}"
+            hint = "give loads that were recorded on this model"
+            path: Path = ("workload", "routing")
+            raise InputError.all_of(
+                [problem_at(path, plan.workload.routing, rule, hint, plan.origins)]
+            )

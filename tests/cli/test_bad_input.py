@@ -50,6 +50,9 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
         (("sweep", "--gpus", "64", "--tp", "3"), "--tp = 3: must divide the 64 GPUs", "use 2 or 4"),
         (("sweep", "--gpus", "64", "--tp", "8..2"), "must rise", "write 8"),
         (("sweep", "--gpus", "64", "--ep", "8"), "has no experts", "drop ep"),
+        (("sweep", "--gpus", "64", "--routing", "uniform"), "has no experts", "drop routing"),
+        (("sweep", "--gpus", "64", "--moe-imbalance", "2"), "has no experts", "drop moe_imbalance"),
+        (("sweep", "--gpus", "999999999999"), "must be at most 16777216", ""),
         (("sweep", "--gpus", "64", "--pp", "1", "--vpp", "2"), "virtual chunks need pp", "drop"),
         (("sweep", "--gpus", "64", "--output", "all.xlsx"), "must end in .parquet", ""),
         (("sweep", "--gpus", "64", "--output", "no/all.csv"), "does not exist", "mkdir"),
@@ -66,6 +69,21 @@ def test_flags(args: tuple[str, ...], message: str, hint: str, tmp_path: Path) -
     assert message in said
     assert hint in said
     assert list(tmp_path.iterdir()) == []
+
+
+MOE = ("evaluate", "--gpus", "64", "--model", "mixtral-8x7b", "--ep", "8")
+
+
+def test_two_words_on_the_balance_of_experts() -> None:
+    said = refused(planner(*MOE, "--routing", "uniform", "--moe-imbalance", "2"))
+    assert "--moe-imbalance = 2.0: routing sets the imbalance itself" in said
+
+
+def test_loads_of_another_model(tmp_path: Path) -> None:
+    loads = tmp_path / "loads.csv"
+    loads.write_text("1,2,3,4\n4,3,2,1\n")
+    said = refused(planner(*MOE, "--routing", str(loads)))
+    assert "holds loads of 4 experts, mixtral-8x7b has 8" in said
 
 
 def test_every_problem_of_a_file_with_its_place(tmp_path: Path) -> None:

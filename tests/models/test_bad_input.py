@@ -128,6 +128,14 @@ def test_a_truncated_file_says_where(tmp_path: Path) -> None:
     assert "ends too early" in problem.hint
 
 
+def test_another_kind_of_file_is_not_called_truncated(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text("hidden_size: 4096")
+    with pytest.raises(InputError) as caught:
+        load_model(file)
+    assert "another kind of file" in caught.value.problems[0].hint
+
+
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_bytes(b'{"hidden_size": "\xff\xfe"}')

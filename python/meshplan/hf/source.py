@@ -114,7 +114,10 @@ def parse(data: bytes, where: str) -> Mapping[str, Any]:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"must be UTF-8 text; byte {error.start} is not", field="model", value=where
+            f"must be UTF-8 text; byte {error.start} is not",
+            field="model",
+            value=where,
+            hint="give the model's config.json, not its weights",
         ) from None
     brackets = OTHERS.sub("", STRING.sub("", text))
     if len(brackets) > MAX_BRACKETS and not _too_deep(brackets[:MAX_BRACKETS]):
@@ -129,12 +132,15 @@ def parse(data: bytes, where: str) -> Mapping[str, Any]:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        cut = text.rstrip()[-1] != "}"
+        if text.lstrip()[0] != "{":
+            hint = "give the model's config.json; this is another kind of file"
+        else:
+            hint = "the file ends too early; download it again" if text.rstrip()[-1] != "}" else ""
         raise InputError(
             f"must be JSON: {error.msg.lower()}",
             field="model",
             where=f"{where}:{error.lineno}:{error.colno}",
-            hint="the file ends too early; download it again" if cut else "",
+            hint=hint,
         ) from None
     except (ValueError, RecursionError):
         raise InputError(

@@ -25,11 +25,13 @@ FRONT = 12
 def question(plan: Plan, model: str, software: str) -> str:
     """What was searched, in two lines."""
     work, cluster = plan.workload, plan.cluster
-    nodes = -(-plan.gpus // cluster.gpus_per_node)
+    count = -(-plan.gpus // cluster.gpus_per_node)
+    nodes = "1 node" if count == 1 else f"{count:,} nodes"
+    peak = "" if work.precision in ("bf16", "fp16") else "; MFU is of the 16-bit peak"
     return (
-        f"{model} on {plan.gpus:,} × {cluster.device.name}, {nodes:,} nodes ({cluster.name})\n"
+        f"{model} on {plan.gpus:,} × {cluster.device.name}, {nodes} ({cluster.name})\n"
         f"{work.precision}, {work.global_batch:,} sequences of {work.seq_len:,} tokens, "
-        f"{work.optimizer}; rules: {plan.framework}; costs: {software}"
+        f"{work.optimizer}; rules: {plan.framework}; costs: {software}{peak}"
     )
 
 

@@ -143,8 +143,13 @@ def _words(kind: type[Spec], error: Any) -> tuple[str, str]:
         return "must be one of " + ", ".join(known), hint
     for bound, sign in _BOUNDS.items():
         if name == bound:
-            return f"must be {sign} {context[bound_key(bound)]:g}", ""
+            return f"must be {sign} {_number(context[bound_key(bound)])}", ""
     return _TYPES.get(name, error["msg"][:1].lower() + error["msg"][1:]), ""
+
+
+def _number(bound: float) -> str:
+    """Bound in full where it is whole: 16777216, not 1.67772e+07."""
+    return str(int(bound)) if float(bound).is_integer() and bound < 1e15 else f"{bound:g}"
 
 
 _MISSING = dict.fromkeys(
