@@ -48,3 +48,8 @@ def test_rows_are_mappings_with_attributes() -> None:
     assert row.layout["schedule"] == "1f1b"
     with pytest.raises(AttributeError, match="no column"):
         _ = row.no_such_column
+
+
+def test_both_memory_sizes_of_a_device_are_named_alike() -> None:
+    assert mp.load_cluster("a100-80") == mp.load_cluster("a100")
+    assert mp.load_cluster("a100-80") != mp.load_cluster("a100-40")

@@ -74,6 +74,12 @@ def test_flags(args: tuple[str, ...], message: str, hint: str, tmp_path: Path) -
 MOE = ("evaluate", "--gpus", "64", "--model", "mixtral-8x7b", "--ep", "8")
 
 
+def test_a_file_of_loads_that_is_not_there() -> None:
+    said = refused(planner(*MOE, "--routing", "no/loads.csv"))
+    assert "--routing = no/loads.csv: neither a routing model nor a file" in said
+    assert "hint: uniform" in said
+
+
 def test_two_words_on_the_balance_of_experts() -> None:
     said = refused(planner(*MOE, "--routing", "uniform", "--moe-imbalance", "2"))
     assert "--moe-imbalance = 2.0: routing sets the imbalance itself" in said

@@ -100,7 +100,7 @@ def test_dispatch_meets_the_published_latency(capsys: pytest.CaptureFixture[str]
         (("--ranks", "3"), "divides the 8 slots"),
         (("--routing", "magic"), "not a routing model"),
         (("--routing", "zipf:x"), "takes a number"),
-        (("--routing", "absent.csv"), "no such file"),
+        (("--routing", "absent.csv"), "nor a file of counts"),
         (("--group-limit", "8,1"), "groups kept hold k experts"),
         (("--group-limit", "8"), "two numbers"),
         (("--nic", "fast"), "--nic"),

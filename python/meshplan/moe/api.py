@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import meshplan._core as _core
@@ -186,6 +187,13 @@ def read_routing(text: str) -> Routing:
         )
     from meshplan.moe.loads import read_loads
 
+    if not Path(text).is_file():
+        raise InputError(
+            "neither a routing model nor a file of counts",
+            field="--routing",
+            value=text,
+            hint="uniform, dirichlet:ALPHA, zipf:S, lognormal:SIGMA, or a file of counts",
+        )
     return {"kind": "counts", "layers": read_loads(text, skip_dense=True).total}
 
 

@@ -32,6 +32,9 @@ FILES = (
 )
 """Files that together hold the presets."""
 
+ALSO = {("clusters", "a100-80"): "a100"}
+"""Other names of presets, so that both memory sizes of a device are named alike."""
+
 
 @functools.cache
 def _read() -> dict[str, dict[str, dict[str, Any]]]:
@@ -70,11 +73,13 @@ def raw(kind: str, name: object, path: Path, origins: Mapping[Path, str]) -> dic
         When there is none of that name.
     """
     known = _read()[kind]
-    if str(name).lower() not in known:
+    folded = str(name).lower()
+    folded = ALSO.get((kind, folded), folded)
+    if folded not in known:
         rule = f"is not a known preset of {kind}"
         hint = suggest(str(name), list(known))
         raise InputError.all_of([problem_at(path, name, rule, hint, origins)])
-    return dict(known[str(name).lower()])
+    return dict(known[folded])
 
 
 def expand(description: Any, path: Path, origins: Mapping[Path, str]) -> Any:
