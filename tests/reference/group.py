@@ -120,7 +120,7 @@ def static(job: dict[str, Any], p: StageParams) -> Static:
         weights += weight * (everything - shard)
         gradients += grad * (everything - shard)
     elif full:
-        weights += 2 * p.largest * weight
+        weights += min(2 * p.largest, p.dense + p.expert) * weight
     gradients += software["unsharded_bytes_per_param"] * everything
     copies = 2 if lay["schedule"] == "dualpipe" else 1
     return Static(

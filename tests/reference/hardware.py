@@ -229,7 +229,7 @@ def distinct(groups: float, experts: int, k: int) -> float:
     return groups * (1 - none)
 
 
-def dispatch_s(cluster: dict[str, Any], w: Work, lay: dict[str, Any]) -> float:
+def dispatch_s(cluster: dict[str, Any], w: Work, lay: dict[str, Any]) -> tuple[float, float]:
     """One dispatch: k copies over the domain's links, one per remote domain over the NIC."""
     assert w.dispatch
     tokens, width, k, experts = w.dispatch
@@ -240,7 +240,7 @@ def dispatch_s(cluster: dict[str, Any], w: Work, lay: dict[str, Any]) -> float:
     links /= up["fabric"].get("training_ratio", 1.0)
     inside = k * size * (g.ranks - 1) / g.ranks / links
     if g.local:
-        return float(inside)
+        return float(inside), 0.0
     slow = 1.0
     for tier in cluster["scale_out"]["tiers"]:
         if g.extent > tier["gpus"]:
@@ -251,4 +251,4 @@ def dispatch_s(cluster: dict[str, Any], w: Work, lay: dict[str, Any]) -> float:
         / (out.get("training_ratio", 1.0) * slow)
     )
     remote = size * distinct(g.domains, experts, k) * (g.domains - 1) / g.domains
-    return float(max(inside, remote / nic))
+    return float(inside), float(remote / nic)

@@ -163,5 +163,6 @@ def ep_s(w: Work, job: dict[str, Any]) -> float:
     software, lay = job["software"], job["layout"]
     if lay["ep"] == 1 or not w.dispatch:
         return 0.0
-    traffic = hw.dispatch_s(job["cluster"], w, lay)
-    return float(2 * (software["dispatch_s"] + software["dispatch_time_ratio"] * traffic))
+    local, remote = hw.dispatch_s(job["cluster"], w, lay)
+    inside, across = software["dispatch_time_ratio"], software["dispatch_remote_ratio"]
+    return float(2 * (software["dispatch_s"] + max(inside * local, across * remote)))

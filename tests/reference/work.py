@@ -205,7 +205,7 @@ def mla(w: Work, a: dict[str, Any], h: int, x: Split) -> None:
         w.saved_bytes += x.tokens * heads * v * x.saved
     moved = x.tokens * 2 * (2 * (q_rank + rank) + 4 * q + 2 * heads * v)
     w.move(moved, 1.5 * moved)
-    exchange(w, rank + rope, q, x)
+    exchange(w, heads * (nope + rope + v), q, x)
     w.launch(30, 45)
     w.tp_messages += 1
 

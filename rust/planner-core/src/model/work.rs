@@ -248,7 +248,8 @@ impl LayerWork {
         let bytes = tokens * 2.0 * (2.0 * (q_rank + kv_rank) + 4.0 * q_width + 2.0 * heads * v);
         self.forward_bytes += bytes;
         self.backward_bytes += 1.5 * bytes;
-        self.cp_exchange(kv_rank + rope, q_width, split);
+        // Keys and values are expanded to heads before the core, and exchanged so.
+        self.cp_exchange(heads * (nope + rope + v), q_width, split);
         self.forward_kernels += 30.0;
         self.backward_kernels += 45.0;
         self.tp_messages += 1.0;

@@ -154,14 +154,16 @@ impl<'a> Clock<'a> {
         }
         let est = self.est;
         let bytes = work.dispatch_tokens * work.dispatch_width * 2.0;
-        let traffic = est.links.dispatch_s(
+        let (local, remote) = est.links.dispatch_s(
             bytes,
             work.dispatch_top_k,
             work.dispatch_experts,
             self.key.ep,
             self.key.etp,
         );
-        2.0 * (est.software.dispatch_s + est.software.dispatch_time_ratio * traffic)
+        let traffic = (est.software.dispatch_time_ratio * local)
+            .max(est.software.dispatch_remote_ratio * remote);
+        2.0 * (est.software.dispatch_s + traffic)
     }
 }
 

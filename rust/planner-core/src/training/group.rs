@@ -292,7 +292,7 @@ impl Estimator {
         };
         let grad = self.training.grad_dtype.bytes();
         let gathered = if params_sharded && !whole {
-            2.0 * p.largest_layer * weight
+            (2.0 * p.largest_layer).min(all) * weight
         } else {
             0.0
         };

@@ -156,24 +156,31 @@ impl Links {
         self.time_s(Operation::AllGather, bytes, span)
     }
 
-    /// Time of one expert dispatch (or combine), s: k copies of each token over the links of the
-    /// domain, one copy per distinct remote domain over the NIC; the slower of the two.
+    /// Times of the traffic of one expert dispatch (or combine), s: k copies of each token over the
+    /// links of the domain, and one copy per distinct remote domain over the NIC.
     #[must_use]
-    pub fn dispatch_s(&self, bytes: f64, top_k: f64, experts: f64, ep: u32, etp: u32) -> f64 {
+    pub fn dispatch_s(
+        &self,
+        bytes: f64,
+        top_k: f64,
+        experts: f64,
+        ep: u32,
+        etp: u32,
+    ) -> (f64, f64) {
         let span = self.span(f64::from(ep), f64::from(etp));
         let n = span.ranks;
         let up = &self.cluster.scale_up;
         let links = up.bytes_per_s * up.fabric.all_to_all_efficiency / up.fabric.training_ratio;
         let local = top_k * bytes * (n - 1.0) / n / links;
         if span.local() {
-            return local;
+            return (local, 0.0);
         }
         let out = &self.cluster.scale_out.fabric;
         let nic = nic_share_of(&self.cluster) * out.all_to_all_efficiency
             / (out.training_ratio * self.oversubscription(span.extent));
         let domains = (n / span.per_domain).ceil();
         let remote = bytes * distinct_groups(domains, experts, top_k) * (domains - 1.0) / domains;
-        local.max(remote / nic)
+        (local, remote / nic)
     }
 
     /// What the tiers that a group leaves divide its all-to-all bandwidth by.

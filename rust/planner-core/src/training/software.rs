@@ -60,8 +60,11 @@ pub struct Software {
 
     /// Fixed time of one expert dispatch or combine, s.
     pub dispatch_s: f64,
-    /// Time of dispatch and combine traffic over that of the fabric's all-to-all.
+    /// Time of dispatch and combine inside a domain over that of k copies at the fabric's all-to-all
+    /// rate (below 1: copies to one rank are merged).
     pub dispatch_time_ratio: f64,
+    /// Time of what crosses domains over that of one copy per domain at the NIC's all-to-all rate.
+    pub dispatch_remote_ratio: f64,
     /// Exposed share of dispatch and combine.
     pub dispatch_exposed_ratio: f64,
     /// The same where pp > 1 and vpp > 1 let another micro-batch hide it.
