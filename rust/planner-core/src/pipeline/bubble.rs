@@ -112,6 +112,7 @@ pub fn bubble_time_s(schedule: Schedule, p: u32, v: u32, t: PassTimes) -> f64 {
 /// assert_eq!(in_flight(Schedule::Interleaved, 4, 2, 16, 0), 5.5); // 4·(1+3/8)
 /// assert_eq!(in_flight(Schedule::DualPipe, 8, 1, 64, 3), 9.0);
 /// ```
+#[inline]
 #[must_use]
 pub fn in_flight(schedule: Schedule, p: u32, v: u32, m: u64, i: u32) -> f64 {
     let after = f64::from(p) - f64::from(i) - 1.0;

@@ -2,6 +2,7 @@
 //! step time and peak memory of each (schedule, sharding) in some tens of instructions.
 
 use crate::layout::{Recompute, Schedule};
+use crate::pipeline::bubble::in_flight;
 
 use super::Estimator;
 use super::group::GroupCosts;
@@ -106,30 +107,15 @@ impl GroupTerms {
     }
 }
 
-/// Share of micro-batches' activations in flight on stage i, in stage equivalents.
-///
-/// GPipe m; 1F1B and ZB-H1 min(p − i, m); interleaved (2(p − i − 1) + (v − 1)p + 1)/v, at most m;
-/// DualPipe p + 1.
-///
-/// ```
-/// use planner_core::layout::Schedule;
-/// use planner_core::training::block::in_flight;
-/// assert_eq!(in_flight(Schedule::OneFOneB, 0.0, 8.0, 1.0, 64.0), 8.0);
-/// assert_eq!(in_flight(Schedule::OneFOneB, 7.0, 8.0, 1.0, 64.0), 1.0);
-/// assert_eq!(in_flight(Schedule::GPipe, 7.0, 8.0, 1.0, 64.0), 64.0);
-/// assert_eq!(in_flight(Schedule::Interleaved, 0.0, 8.0, 4.0, 64.0), 39.0 / 4.0);
-/// ```
-#[must_use]
-pub fn in_flight(schedule: Schedule, i: f64, p: f64, v: f64, m: f64) -> f64 {
-    match schedule {
-        Schedule::GPipe => m,
-        Schedule::OneFOneB | Schedule::ZbH1 => (p - i).min(m),
-        Schedule::Interleaved => ((2.0 * (p - i - 1.0) + (v - 1.0) * p + 1.0) / v).min(m),
-        Schedule::DualPipe => (p + 1.0).min(m),
-    }
-}
-
 impl Block {
+    /// Micro-batches in flight on a stage, in stage equivalents.
+    #[inline]
+    #[must_use]
+    pub fn in_flight(&self, schedule: Schedule, stage: f64, m: f64) -> f64 {
+        let (p, v) = (self.pp as u32, self.vpp as u32);
+        in_flight(schedule, p, v, m as u64, stage as u32)
+    }
+
     /// Terms of a step that the schedule decides, over m micro-batches.
     #[inline]
     #[must_use]
@@ -216,7 +202,7 @@ impl Block {
     #[inline]
     #[must_use]
     pub fn stage_bytes(&self, stage: &StageCosts, schedule: Schedule, m: f64) -> f64 {
-        stage.activation_bytes * in_flight(schedule, stage.stage, self.pp, self.vpp, m)
+        stage.activation_bytes * self.in_flight(schedule, stage.stage, m)
             + stage.working_bytes
             + stage.logits_bytes
     }

@@ -2,9 +2,10 @@
 //! [`super::block`] when recomputation, schedule and sharding are free.
 
 use crate::layout::Schedule;
+use crate::pipeline::bubble::in_flight;
 
 use super::Estimator;
-use super::block::{in_flight, quartic};
+use super::block::quartic;
 use super::group::GroupCosts;
 use super::layer::LayerCosts;
 use super::stage::StagePlan;
@@ -114,11 +115,9 @@ impl Estimator {
         let classes = plan.classes.len();
         let mut allocated: f64 = 0.0;
         for (i, (class, s)) in plan.classes.iter().zip(sums).enumerate() {
-            let stage = f64::from(class.stage);
-            let flying = free
-                .schedules
-                .iter()
-                .map(|&(_, schedule)| in_flight(schedule, stage, p, v, m));
+            let flying = free.schedules.iter().map(|&(_, schedule)| {
+                in_flight(schedule, plan.pp, plan.vpp, m as u64, class.stage)
+            });
             let flying = flying.fold(f64::INFINITY, f64::min);
             let kept = s.saved_bytes + s.least_bytes;
             let logits = if class.last { costs.logits_bytes } else { 0.0 };

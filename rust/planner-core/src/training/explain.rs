@@ -8,7 +8,6 @@ use crate::layout::{Layout, Schedule, Sharding};
 use crate::pipeline::replay::{self, ChunkTimes};
 
 use super::Estimator;
-use super::block::in_flight;
 use super::group::Grid;
 use super::layer::LayerKey;
 use super::links::Span;
@@ -183,7 +182,7 @@ impl Estimator {
                     head: class.last,
                     forward_s: stage.forward,
                     backward_s: stage.backward,
-                    in_flight: in_flight(l.schedule, stage.stage, block.pp, block.vpp, m),
+                    in_flight: block.in_flight(l.schedule, stage.stage, m),
                     weights_bytes: fixed.weights,
                     gradients_bytes: fixed.gradients,
                     optimizer_bytes: fixed.optimizer,
