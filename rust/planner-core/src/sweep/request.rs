@@ -18,6 +18,9 @@ use crate::training::workload::Training;
 use super::control::Control;
 use super::{Job, Outcome};
 
+/// Bytes in a GiB, as people read memory.
+const GIB: f64 = 1_073_741_824.0;
+
 /// A job whose space is to be swept.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -144,9 +147,9 @@ impl Job {
             rule: "",
             status: Status::Memory.name(),
             text: format!(
-                "the leanest layout needs {:.1} GB of {:.1} GB a GPU",
-                leanest.peak_bytes / 1e9,
-                device / 1e9
+                "the leanest layout needs {:.1} GiB of {:.1} GiB a GPU",
+                leanest.peak_bytes / GIB,
+                device / GIB
             ),
             layouts: outcome.over_memory,
             example: leanest.layout,
