@@ -162,7 +162,7 @@ def test_rows_need_no_more_memory_as_they_go_on() -> None:
 def test_nothing_that_fits_names_the_nearest_constraint() -> None:
     account = json.loads(_core.sweep(request("gpt3-175b", 8, 8, tp=1, pp=1))[0])
     assert account["nearest"]["status"] == "memory"
-    assert "GB" in account["nearest"]["text"]
+    assert "GiB" in account["nearest"]["text"]
     account = json.loads(_core.sweep(request("small-dense", 8, 9, dp=8))[0])
     assert account["feasible"] == 0
     assert account["nearest"]["rule"] == "G14"
