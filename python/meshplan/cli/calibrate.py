@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from meshplan import output
 from meshplan.cli.models import print_table
 from meshplan.errors import InputError
 
@@ -62,7 +61,7 @@ def calibrate(
     profile = fit(
         cluster, runs=runs, models=models, nccl=nccl or (), gemm=gemm, attention=attention
     )
-    _write(profile.to_toml(), output_file)
+    output.write_text(output_file, profile.to_toml(), field="--output")
     if as_json:
         found = [
             {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in asdict(f).items()}
@@ -72,20 +71,6 @@ def calibrate(
         return
     _print(profile)
     print(f"wrote {output_file}", file=sys.stderr)
-
-
-def _write(text: str, path: Path) -> None:
-    """Write a file whole or not at all."""
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        Path(name).replace(path)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise InputError(
-            f"cannot be written: {reason}", field="--output", value=f'"{path}"'
-        ) from None
 
 
 def _print(profile: Profile) -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
-from pathlib import Path
 from typing import Any
 
 
@@ -71,17 +67,3 @@ def _ascend(layers: list[dict[str, Any]], ranks: int) -> dict[str, Any]:
             for i, layer in enumerate(layers)
         ],
     }
-
-
-def write_json(path: Path, data: Any) -> None:
-    """Write JSON under a temporary name, then rename it."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(data, file)
-            file.write("\n")
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from meshplan.collectives import logs, span, table
 from meshplan.collectives.measurement import factor
 from meshplan.errors import InputError
+from meshplan.validate.score import quantile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -93,8 +94,8 @@ class Report:
             return {"n": 0, "median": None, "p90": None}
         return {
             "n": len(errors),
-            "median": _quantile(errors, 0.5),
-            "p90": _quantile(errors, 0.9),
+            "median": quantile(errors, 0.5),
+            "p90": quantile(errors, 0.9),
         }
 
     def groups(self) -> list[dict[str, Any]]:
@@ -131,14 +132,6 @@ class Report:
             "clusters_from_1_mib": self.clusters(),
             "skipped": self.skipped,
         }
-
-
-def _quantile(ordered: list[float], q: float) -> float:
-    """Quantile of a sorted list, linear between its points."""
-    place = q * (len(ordered) - 1)
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
 
 
 def files_of(paths: Sequence[Path]) -> list[Path]:

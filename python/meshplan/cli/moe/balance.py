@@ -156,9 +156,11 @@ def _write(
 ) -> None:
     if output is None:
         return
-    from meshplan.moe.placement import engine_map, write_json
+    from meshplan.moe.placement import engine_map
+    from meshplan.output import write_text
 
-    write_json(output, engine_map(layers, engine.value, ranks, recorded.dense))
+    placed = engine_map(layers, engine.value, ranks, recorded.dense)
+    write_text(output, json.dumps(placed) + "\n", field="--output")
     print(f"wrote {output} for {engine.value}", file=sys.stderr)
 
 
