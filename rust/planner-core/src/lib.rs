@@ -27,6 +27,7 @@ pub mod memory;
 pub mod model;
 pub mod moe;
 pub mod pipeline;
+pub mod serving;
 pub mod sweep;
 pub mod table;
 pub mod training;

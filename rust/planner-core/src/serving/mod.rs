@@ -1,0 +1,15 @@
+//! Serving: what a deployment of engines does to time to first token, time per output token and
+//! tokens per second.
+//!
+//! | page | what |
+//! |---|---|
+//! | [`deployment`] | engines, their layout and flags; aggregated or disaggregated |
+//! | [`load`] | requests: lengths and arrivals |
+//! | [`steps`] | what the engine replay asks of the cost model: time of a step |
+//!
+//! One definition throughout: **TTFT** is first token − arrival; **TPOT** is (last token − first
+//! token) / (output tokens − 1), so it holds every stall by other requests' prefills.
+
+pub mod deployment;
+pub mod load;
+pub mod steps;
