@@ -180,7 +180,7 @@ def parse_flops(value: Quantity) -> float:
 
 def parse_count(value: Quantity) -> int:
     """A whole count from ``1024``, ``1_024``, ``8k`` (8,000), ``70B`` (70·10⁹) or ``15T``."""
-    hint = "'1024', '8k' (8,000) or '70B' (billions)"
+    hint = "'1024' or '8k' (8,000)"
     result = _parse(value, _COUNTS, "", hint)
     if result.denominator != 1:
         raise UnitError(value, "must be a whole number", "write " + hint)

@@ -127,6 +127,16 @@ def test_cluster_file(tmp_path: Path) -> None:
         plan(gpus="8", cluster=str(file))
 
 
+@pytest.mark.parametrize(("domain", "fits"), [(4, True), (8, True), (72, True), (5, False)])
+def test_domains_are_whole_parts_or_multiples_of_a_node(domain: int, fits: bool) -> None:
+    description = {"preset": "h100", "nvlink_domain": domain}
+    if fits:
+        assert load_cluster(description).nvlink_domain == domain
+    else:
+        with pytest.raises(InputError, match="must divide the node's 8 GPUs, or be a multiple"):
+            load_cluster(description)
+
+
 def test_a_device_without_curves_says_how_to_borrow_them() -> None:
     with pytest.raises(InputError, match=r"device.gemm: is required") as caught:
         load_cluster({"device": {"name": "x"}, "gpus_per_node": 8})

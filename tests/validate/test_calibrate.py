@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from meshplan import bands
 from meshplan.calibrate import crossval
-from meshplan.calibrate.profile import calibrate
+from meshplan.calibrate.profile import Finding, Profile, calibrate
 from meshplan.calibrate.training import Problem
 from meshplan.errors import InputError
 from meshplan.specs import overlay
@@ -92,6 +93,15 @@ def test_a_profile_is_a_cluster_that_commands_accept(tmp_path: Path) -> None:
     cluster = load_cluster(str(mine))
     assert cluster.name == "h100, calibrated"
     assert cluster.device.gemm["bf16"] == profile.changes["device"]["gemm"]["bf16"]
+
+
+def test_a_fit_no_better_than_the_preset_is_not_taken_up() -> None:
+    profile = Profile("h100")
+    assert profile.accept(Finding("gemm.fp8", 40, 0.08, 0.05))
+    assert not profile.accept(Finding("gemm.bf16", 40, 0.05, 0.06))
+    assert profile.accept(Finding("gemm.nvfp4", 40, math.nan, 0.5))  # the preset has no curve
+    assert "6.0 % cross-validated" in profile.refused["gemm.bf16"]
+    assert "gemm.bf16" in profile.to_toml()
 
 
 def test_too_few_rows_are_refused(tmp_path: Path) -> None:

@@ -89,6 +89,15 @@ class Profile:
             found.setdefault(why, []).append(what)
         return found
 
+    def accept(self, finding: Finding) -> bool:
+        """Whether a fit is taken up: one that predicts unseen rows no better than the preset is not."""
+        if finding.after >= finding.before:
+            why = "its error of {:.1f} % is no worse than that of a fit, {:.1f} % cross-validated"
+            self.refused[finding.what] = why.format(100 * finding.before, 100 * finding.after)
+            return False
+        self.findings.append(finding)
+        return True
+
     def to_toml(self) -> str:
         """Text of a cluster file that every command accepts."""
         import tomlkit
@@ -201,9 +210,9 @@ def _gemm(profile: Profile, table: pl.DataFrame) -> None:
             continue
         for key, fit in gemm.fit_table(rows, peaks).items():
             before = _gemm_error(device["gemm"].get(key), rows, peaks)
-            profile.changes["device"].setdefault("gemm", dict(device["gemm"]))
-            profile.changes["device"]["gemm"][key] = _rounded(fit.values)
-            profile.findings.append(_finding(f"gemm.{key}", fit, before))
+            if profile.accept(_finding(f"gemm.{key}", fit, before)):
+                profile.changes["device"].setdefault("gemm", dict(device["gemm"]))
+                profile.changes["device"]["gemm"][key] = _rounded(fit.values)
 
 
 def _gemm_error(curve: dict[str, float] | None, rows: pl.DataFrame, peaks: Any) -> float:
@@ -256,7 +265,6 @@ def _fabrics(profile: Profile, logs: Sequence[str | Path]) -> None:
     files = validated.files_of([_path(log) for log in logs])
     placed = [span.place(m, rules) for m in validated.read(files)]
     placed = [p for p in placed if p.ranks > 1 and p.measurement.size_bytes > 0]
-    before = validated.validate(logs, [profile.cluster]).as_dict()["overall"]["median"]
     cluster = load_cluster(profile.cluster)
     wires = collectives.Wires(
         cluster.nvlink,
@@ -277,14 +285,17 @@ def _fabrics(profile: Profile, logs: Sequence[str | Path]) -> None:
             np.array([p.measurement.size_bytes for p in mine]),
         )
         measured = np.array([p.measurement.time_s for p in mine])
+        inside, kept = dict(fabrics["scale_up_fabric"]), dict(getattr(cluster, key))
         if across:
-            fit = collectives.fit_across(rows, measured, wires, dict(fabrics["scale_up_fabric"]))
+            fit = collectives.fit_across(rows, measured, wires, inside)
+            preset = collectives.predict_across(inside, kept, rows, wires)
         else:
             fit = collectives.fit_inside(rows, measured, wires)
-        kept = dict(getattr(cluster, key))
-        fabrics[key] = {**kept, **_rounded(fit.values)}
-        profile.changes[key] = fabrics[key]
-        profile.findings.append(_finding(key, fit, before if before is not None else math.nan))
+            preset = collectives.predict_inside(kept, rows, wires)
+        before = float(np.median(np.abs(preset / measured - 1)))
+        if profile.accept(_finding(key, fit, before)):
+            fabrics[key] = {**kept, **_rounded(fit.values)}
+            profile.changes[key] = fabrics[key]
 
 
 def _path(log: str | Path) -> Path:

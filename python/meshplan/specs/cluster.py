@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from meshplan.specs.base import Spec
 from meshplan.specs.fields import (
@@ -161,6 +161,15 @@ class Cluster(Spec):
     """Where the facts come from."""
     date: str = ""
     """When they were published or read."""
+
+    @field_validator("nvlink_domain")
+    @classmethod
+    def _whole_domains(cls, value: int, info: ValidationInfo) -> int:
+        node = info.data.get("gpus_per_node", value)
+        if value % node and node % value:
+            rule = f"must divide the node's {node} GPUs, or be a multiple of them"
+            raise refuse(rule, f"use {node} where the whole node is one domain")
+        return value
 
     def canonical(self) -> dict[str, Any]:
         """Cluster of the core."""

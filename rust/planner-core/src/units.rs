@@ -29,6 +29,28 @@ pub enum Dtype {
 }
 
 impl Dtype {
+    /// Name as specs write it.
+    ///
+    /// ```
+    /// use planner_core::units::Dtype;
+    /// assert_eq!(Dtype::Fp8Block.name(), "fp8_block");
+    /// ```
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fp32 => "fp32",
+            Self::Tf32 => "tf32",
+            Self::Fp16 => "fp16",
+            Self::Bf16 => "bf16",
+            Self::Fp8 => "fp8",
+            Self::Fp8Block => "fp8_block",
+            Self::Nvfp4 => "nvfp4",
+            Self::Mxfp4 => "mxfp4",
+            Self::Int8 => "int8",
+            Self::Int4 => "int4",
+        }
+    }
+
     /// Bytes per element, scales apart.
     ///
     /// ```

@@ -15,6 +15,7 @@
 
 use super::{Rates, ceil};
 use crate::cluster::GemmCurve;
+use crate::error::{Error, Result};
 
 /// One (grouped) matrix multiplication.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -92,6 +93,20 @@ const TILES: [Tile; 7] = [
     tile(256.0, 128.0),
     tile(256.0, 256.0),
 ];
+
+/// Whether a kernel library of such tiles exists: a curve whose bounds hold no tile has no time.
+///
+/// # Errors
+/// [`Error::Field`] with the bounds.
+pub fn check(curve: &GemmCurve, name: &str) -> Result<()> {
+    let held = |tile: &Tile| tile.area >= curve.tile_min && tile.area <= curve.tile_max;
+    if TILES.iter().any(held) {
+        return Ok(());
+    }
+    let bounds = format!("tile_min {} … tile_max {}", curve.tile_min, curve.tile_max);
+    let rule = "must hold a tile: 4096, 8192, 16384, 32768 or 65536 elements";
+    Err(Error::field(format!("device.gemm.{name}"), bounds, rule))
+}
 
 /// Slices of a split-k multiplication, at most.
 const SPLIT_MAX: f64 = 16.0;
@@ -208,6 +223,17 @@ mod tests {
         // One tile more costs a whole second wave.
         let two = gemm_s(&Gemm::half(128.0 * 133.0, 256.0, 4096.0), &curve, &H100);
         assert!((two / one - 2.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn bounds_without_a_tile_are_refused() {
+        assert!(check(&CURVE, "bf16").is_ok());
+        let none = GemmCurve {
+            tile_min: 70_000.0,
+            ..CURVE
+        };
+        let said = check(&none, "bf16").unwrap_err().to_string();
+        assert!(said.contains("device.gemm.bf16"), "{said}");
     }
 
     #[test]

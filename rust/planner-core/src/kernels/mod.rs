@@ -40,7 +40,7 @@ impl Rates {
             .peak_flops
             .get(&dtype)
             .ok_or_else(|| Error::Missing {
-                name: format!("device.peak_flops.{dtype:?}").to_lowercase(),
+                name: format!("device.peak_flops.{}", dtype.name()),
                 hint: format!(
                     "{} has no datasheet peak for this format; choose another precision or add it",
                     device.name

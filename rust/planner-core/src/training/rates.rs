@@ -24,17 +24,19 @@ impl Rates {
     /// When the device has no peak, curve or training ratio for it.
     pub fn new(device: &Device, dtype: Dtype) -> Result<Self> {
         let missing = |what: &str| Error::Missing {
-            name: format!("device.{what}.{dtype:?}").to_lowercase(),
+            name: format!("device.{what}.{}", dtype.name()),
             hint: format!(
                 "{} has no such number; choose another precision or add it",
                 device.name
             ),
         };
         let rates = kernels::Rates::of(device, dtype)?;
+        let curve = *device.gemm.get(&dtype).ok_or_else(|| missing("gemm"))?;
+        gemm::check(&curve, dtype.name())?;
         Ok(Self {
             peak: rates.peak_flops,
             rates,
-            curve: *device.gemm.get(&dtype).ok_or_else(|| missing("gemm"))?,
+            curve,
             ratio: *device
                 .training
                 .gemm_ratio
