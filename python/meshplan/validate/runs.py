@@ -14,12 +14,13 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshplan.errors import InputError, Problem
+from meshplan.errors import InputError
 from meshplan.specs import presets, software
 from meshplan.specs.base import suggest
 from meshplan.specs.cluster import Cluster
 from meshplan.specs.toml import parse
 from meshplan.specs.training import Training
+from meshplan.validate.cells import Cells
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -210,39 +211,13 @@ def cluster_json(run: Run) -> str:
     return json.dumps(Cluster.model_validate(expanded).canonical())
 
 
-class _Row:
+class _Row(Cells):
     """A row on its way to a run, with the problems met so far."""
 
     def __init__(self, row: Mapping[str, str]) -> None:
-        self.row = row
-        self.problems: list[Problem] = []
+        super().__init__(row, f"run {row.get('run_id', '?')}")
         self.note = row.get("overlap_note", "")
         self.notes = row.get("notes", "")
-
-    def problem(self, column: str, rule: str, hint: str = "") -> None:
-        value = self.row.get(column, "")
-        where = f"run {self.row.get('run_id', '?')}"
-        self.problems.append(Problem(field=column, value=value, rule=rule, hint=hint, where=where))
-
-    def whole(self, column: str, blank: int = 0) -> int:
-        """Positive whole number of a column, or `blank` where it is empty."""
-        text = self.row.get(column, "")
-        if not text:
-            return blank
-        try:
-            value = int(float(text))
-        except (ValueError, OverflowError):
-            value = 0
-        if value < 1 or value > 2**40:
-            self.problem(column, "must be a positive whole number")
-            return max(blank, 1)
-        return value
-
-    def flag(self, column: str) -> bool | None:
-        """Switch of a column; nothing where it is blank or unknown."""
-        return {"true": True, "1": True, "false": False, "0": False}.get(
-            self.row.get(column, "").lower()
-        )
 
     def attention(self) -> str:
         if "transformer-impl=local" in self.notes or self.flag("flash_attention") is False:
