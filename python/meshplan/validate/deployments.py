@@ -305,7 +305,7 @@ class _Row(Cells):
 
     def replicas(self, engine: Mapping[str, Any]) -> int:
         """Engines of an aggregated deployment: its GPUs over those of one."""
-        own = engine["tp"] * engine["pp"]
+        own = int(engine["tp"]) * int(engine["pp"])
         gpus = self.whole("gpus", own)
         if gpus % own:
             self.problem("gpus", f"must be a multiple of tp · pp = {own}")

@@ -14,7 +14,6 @@ pick, cost 1.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -132,16 +131,16 @@ def level(errors: Sequence[float | None]) -> dict[str, Any]:
     """
     covered = sorted(e for e in errors if e is not None)
     sizes = sorted(abs(e) for e in covered)
-    # With the uncovered as infinite, the median is finite where both of its neighbours are.
-    finite = math.ceil((len(errors) - 1) / 2) < len(sizes)
-    every = sizes + [math.inf] * (len(errors) - len(sizes))
+    # The uncovered as infinite: the median is finite where both of its neighbours are.
+    middle = sizes[(len(errors) - 1) // 2 : len(errors) // 2 + 1]
+    finite = len(errors) // 2 < len(sizes)
     return {
         "n": len(errors),
         "covered": len(covered),
         "median": _quantile(sizes, 0.5),
         "p90": _quantile(sizes, 0.9),
         "signed": _quantile(covered, 0.5),
-        "median_all": _quantile(every, 0.5) if finite else None,
+        "median_all": _quantile(middle, 0.5) if finite else None,
     }
 
 

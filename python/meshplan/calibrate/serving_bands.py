@@ -1,0 +1,78 @@
+"""Error bands of serving predictions: how ``presets/serving_bands.toml`` is written."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from meshplan.bands import UNKNOWN
+from meshplan.calibrate.bands import bands_architecture
+from meshplan.serving import sla
+from meshplan.validate.score import measured, quantile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from meshplan.validate.deployments import Recorded
+    from meshplan.validate.serving_score import Outcome
+
+FEWEST = 20
+"""Fewest rows of a kind that gets a band of its own."""
+
+HEAD = """\
+# Error factors of serving predictions by kind of deployment: half of the measured rows lie within
+# x/: (1 + q50) of the prediction, nine in ten within (1 + q90). Whole (model, GPU, backend) cells
+# were left out of the fit; "not calibrated": whole models were left out, each counts alike. Rows
+# that count in the figures of docs/accuracy.md.
+"""
+
+
+def factors(found: Iterable[tuple[Recorded, Outcome]], metric: str) -> dict[str, list[float]]:
+    """Error factors less 1 by kind, of rows that count."""
+    kinds: dict[str, list[float]] = defaultdict(list)
+    for job, outcome in found:
+        size = _factor(outcome, metric)
+        if size is None:
+            continue
+        mode = "disagg" if job.deployment["prefill"] else "agg"
+        for kind in sla.kinds(job.backend, mode, bands_architecture(job.device)):
+            kinds[kind].append(size)
+    return kinds
+
+
+def balanced(found: Iterable[tuple[Recorded, Outcome]], metric: str) -> list[float]:
+    """Error factors less 1 in which every model counts alike: twenty quantiles of each."""
+    models: dict[str, list[float]] = defaultdict(list)
+    for job, outcome in found:
+        size = _factor(outcome, metric)
+        if size is not None:
+            models[job.model].append(size)
+    points = [(2 * n + 1) / 40 for n in range(20)]
+    return [quantile(sorted(values), q) for values in models.values() for q in points]
+
+
+def _factor(outcome: Outcome, metric: str) -> float | None:
+    guess, truth = getattr(outcome, f"{metric}_ms"), measured(outcome.row, f"{metric}_ms")
+    if guess is None or truth is None or not outcome.scored(metric):
+        return None
+    return math.exp(abs(math.log(guess / truth))) - 1
+
+
+def to_toml(
+    cells_left_out: Iterable[tuple[Recorded, Outcome]],
+    models_left_out: Iterable[tuple[Recorded, Outcome]],
+) -> str:
+    """Text of ``presets/serving_bands.toml``."""
+    cells, models = list(cells_left_out), list(models_left_out)
+    tables = [HEAD]
+    for metric in sla.METRICS:
+        found = factors(cells, metric)
+        rows = {k: v for k, v in found.items() if k != UNKNOWN and len(v) >= FEWEST}
+        rows[UNKNOWN] = balanced(models, metric)
+        for kind, values in sorted(rows.items()):
+            ordered = sorted(values)
+            q50, q90 = (round(quantile(ordered, q), 3) for q in (0.5, 0.9))
+            count = len(found[kind])
+            tables.append(f'[{metric}."{kind}"]\nq50 = {q50}\nq90 = {q90}\nrows = {count}\n')
+    return "\n".join(tables)

@@ -1,0 +1,1 @@
+"""Serving: which deployment answers at the lowest cost within its limits."""
