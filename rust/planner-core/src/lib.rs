@@ -28,6 +28,7 @@ pub mod model;
 pub mod moe;
 pub mod pipeline;
 pub mod serving;
+pub mod stats;
 pub mod sweep;
 pub mod table;
 pub mod training;

@@ -12,8 +12,9 @@ mod vllm;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::stats::Quantiles;
 pub use engine::run;
-pub use outcome::{COLUMNS, Outcome, Quantiles, Rejected, Summary, TIMELINE};
+pub use outcome::{COLUMNS, Outcome, Rejected, Summary, TIMELINE};
 
 use crate::error::{Error, Result};
 

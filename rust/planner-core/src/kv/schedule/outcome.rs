@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::stats::Quantiles;
 use crate::table::{Column, Data, Table};
 
 /// Columns of the frame of requests.
@@ -104,47 +105,6 @@ pub struct Rejected {
     pub blocks: u64,
     /// More than the pool has.
     pub shortfall_blocks: u64,
-}
-
-/// Mean and quantiles (linear interpolation) over requests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Quantiles {
-    /// Mean.
-    pub mean: f64,
-    /// Median.
-    pub p50: f64,
-    /// 90 % are below.
-    pub p90: f64,
-    /// 99 % are below.
-    pub p99: f64,
-    /// Largest.
-    pub max: f64,
-}
-
-impl Quantiles {
-    /// Of some values; zeros if there are none.
-    #[must_use]
-    pub fn of(mut values: Vec<f64>) -> Self {
-        let Some(last) = values.len().checked_sub(1) else {
-            return Self::default();
-        };
-        values.sort_by(f64::total_cmp);
-        let at = |q: f64| {
-            let place = q * last as f64;
-            let (low, high) = (
-                values[place.floor() as usize],
-                values[place.ceil() as usize],
-            );
-            low + (high - low) * place.fract()
-        };
-        Self {
-            mean: values.iter().sum::<f64>() / values.len() as f64,
-            p50: at(0.5),
-            p90: at(0.9),
-            p99: at(0.99),
-            max: values[last],
-        }
-    }
 }
 
 /// The trace in sum.

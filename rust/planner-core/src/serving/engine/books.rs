@@ -1,0 +1,56 @@
+//! What an engine has seen: sums and peaks, and a timeline where one is wanted.
+
+/// State after an event.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// Clock, s.
+    pub time_s: f64,
+    /// Requests that run.
+    pub running: u32,
+    /// Requests that wait.
+    pub waiting: u32,
+    /// Tokens held in the pool.
+    pub held_tokens: f64,
+}
+
+/// Sums and peaks of one engine.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Books {
+    /// Most requests that decoded at once.
+    pub peak_running: u32,
+    /// Most tokens held.
+    pub peak_held: f64,
+    /// Requests that lost their blocks.
+    pub preemptions: u32,
+    /// Passes over prompts.
+    pub passes: u32,
+    /// Prompt tokens computed, recomputation included.
+    pub prompt_tokens: u64,
+    /// Time in steps, s.
+    pub busy_s: f64,
+    /// Time in which a request that was seen found no slot or no room, s.
+    pub blocked_s: f64,
+    /// ∫ running requests dt, s.
+    pub area_s: f64,
+}
+
+impl Books {
+    pub(super) fn reset(&mut self) {
+        *self = Self::default();
+    }
+
+    #[inline]
+    pub(super) fn span(&mut self, running: f64, span_s: f64, blocked: bool, held: f64) {
+        self.busy_s += span_s;
+        self.area_s += running * span_s;
+        if blocked {
+            self.blocked_s += span_s;
+        }
+        self.peak_held = self.peak_held.max(held);
+    }
+
+    #[inline]
+    pub(super) fn running(&mut self, running: u32) {
+        self.peak_running = self.peak_running.max(running);
+    }
+}
