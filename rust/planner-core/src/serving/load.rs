@@ -78,8 +78,9 @@ pub struct Load {
     pub requests: Option<u32>,
     /// Share of prompt tokens that the prefix cache holds.
     pub prefix_hit_ratio: f64,
-    /// Probability that a draft token is accepted.
-    pub acceptance: f64,
+    /// Probability that a draft token is accepted; none: what was measured of the backend.
+    #[serde(default)]
+    pub acceptance: Option<f64>,
     /// Seed of lengths and arrivals.
     pub seed: u64,
 }

@@ -8,12 +8,25 @@
 //! | [`engine`] | replay of engines, request by request |
 //! | [`outcome`] | what a replay or the closed form says |
 //! | [`steps`] | what the engine replay asks of the cost model: time of a step |
+//! | [`costs`] | an engine's layout worked out once: its decode steps and prefill passes |
+//! | [`operators`] | what a GPU reads, multiplies and launches for a layer |
+//! | [`decode`], [`prefill`], [`exchange`] | the formulas |
+//! | [`hardware`], [`software`] | their numbers: of a GPU architecture, of a backend |
 //!
 //! One definition throughout: **TTFT** is first token − arrival; **TPOT** is (last token − first
 //! token) / (output tokens − 1), so it holds every stall by other requests' prefills.
 
+pub mod costs;
+pub mod decode;
 pub mod deployment;
 pub mod engine;
+pub mod exchange;
+#[cfg(test)]
+pub(crate) mod fixture;
+pub mod hardware;
 pub mod load;
+pub mod operators;
 pub mod outcome;
+pub mod prefill;
+pub mod software;
 pub mod steps;

@@ -46,7 +46,7 @@ pub(crate) fn load(concurrency: u32, input: u32, output: u32) -> Load {
         },
         requests: None,
         prefix_hit_ratio: 0.0,
-        acceptance: 0.0,
+        acceptance: None,
         seed: 7,
     }
 }

@@ -1,0 +1,146 @@
+"""Numbers of serving: hardware by GPU architecture, software by backend.
+
+``presets/serving.toml`` is the one place of a number. Each is a parameter with its targets, such as
+``hardware.blackwell.weight_read`` or ``software.vllm.operator_s``; ``*`` stands for all.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from meshplan.errors import InputError
+from meshplan.specs.base import suggest
+from meshplan.specs.overlay import assign
+from meshplan.specs.toml import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ARCHITECTURES = {
+    "hopper": "hopper",
+    "blackwell": "blackwell",
+    "ampere": "hopper",
+    "ada": "hopper",
+    "volta": "hopper",
+    "cdna3": "hopper",
+    "cdna4": "blackwell",
+}
+"""Architecture whose numbers one takes; only Hopper and Blackwell were measured."""
+
+MEASURED = ("hopper", "blackwell")
+BACKENDS = ("vllm", "sglang", "trtllm")
+
+
+@dataclass(frozen=True)
+class ServingParameter:
+    """A number of the serving model.
+
+    Attributes
+    ----------
+    name
+        Its name.
+    targets
+        Fields that it sets, dotted.
+    unit
+        Unit.
+    source
+        Where the prior is from.
+    prior, spread
+        Belief before the fit: centre, and one standard deviation as a factor (1: not fitted).
+    value, sigma
+        Fitted value, and the standard deviation of its logarithm.
+    rows
+        Measured deployments that it moves by more than 1 %.
+    """
+
+    name: str
+    targets: tuple[str, ...]
+    unit: str
+    source: str
+    prior: float
+    spread: float
+    value: float
+    sigma: float
+    rows: int
+
+    @property
+    def fitted(self) -> bool:
+        """Whether a fit may move it."""
+        return self.spread > 1.0
+
+
+@functools.cache
+def parameters() -> tuple[ServingParameter, ...]:
+    """Every number of the serving model."""
+    text = resources.files("meshplan").joinpath("presets/serving.toml").read_text("utf-8")
+    tables = parse(text)[0]
+    return tuple(
+        ServingParameter(name=name, **{**t, "targets": tuple(t["targets"])})
+        for name, t in tables.items()
+    )
+
+
+def tables(values: Mapping[str, float] | None = None) -> dict[str, dict[str, Any]]:
+    """Hardware by architecture and software by backend, as the core reads them.
+
+    Parameters
+    ----------
+    values
+        Value per parameter name, for those that differ from the fitted ones.
+    """
+    tree: dict[str, dict[str, Any]] = {
+        "hardware": {name: {} for name in MEASURED},
+        "software": {name: {} for name in BACKENDS},
+    }
+    for parameter in parameters():
+        value = (values or {}).get(parameter.name, parameter.value)
+        for target in parameter.targets:
+            kind, name, *path = target.split(".")
+            for one in tree[kind] if name == "*" else (name,):
+                assign(tree[kind][one], path, value)
+    return tree
+
+
+@functools.cache
+def _fitted() -> dict[str, dict[str, Any]]:
+    return tables()
+
+
+def hardware_json(architecture: str) -> str:
+    """Hardware of the core for a device's architecture.
+
+    Raises
+    ------
+    InputError
+        When the architecture has no numbers.
+    """
+    if architecture not in ARCHITECTURES:
+        raise InputError(
+            "has no serving numbers",
+            field="device.architecture",
+            value=architecture,
+            hint=suggest(architecture, list(ARCHITECTURES)),
+        )
+    return json.dumps(_fitted()["hardware"][ARCHITECTURES[architecture]])
+
+
+def software_json(backend: str) -> str:
+    """Software of the core for a backend.
+
+    Raises
+    ------
+    InputError
+        When the backend is not known.
+    """
+    if backend not in BACKENDS:
+        raise InputError(
+            "is not a known backend",
+            field="backend",
+            value=backend,
+            hint=suggest(backend, list(BACKENDS)),
+        )
+    return json.dumps(_fitted()["software"][backend])

@@ -1,0 +1,267 @@
+//! Time of a decode step.
+//!
+//! ```text
+//! t = Σ groups (readᵖ + (n·compute)ᵖ)^(1/p)  p = 3: weights of projections, dense, shared, head
+//!   + experts ([active(n)·read]ᵖ + [n·k/ep·compute]ᵖ)^(1/p)
+//!   + core    b·Σ keys(context)·per key
+//!   + exchange + N_op·τ + host + b·host per sequence + drafts
+//! active(n) = local·(1 − (1 − k/E)^n)
+//! ```
+//!
+//! n tokens that pass a weight, b sequences of the GPU. Everything that depends on the layout alone
+//! is worked out once, so that a step costs a few multiplications.
+
+use super::costs::Context;
+use super::exchange;
+use super::operators::{Core, Experts, Layer, Matrices};
+
+/// Named terms of a decode step, s; they add up to [`Terms::total_s`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Terms {
+    /// Projections of attention.
+    pub projections_s: f64,
+    /// Keys, values and recurrent states.
+    pub core_s: f64,
+    /// Dense MLPs.
+    pub dense_s: f64,
+    /// Routed experts.
+    pub experts_s: f64,
+    /// Shared experts.
+    pub shared_s: f64,
+    /// LM head.
+    pub head_s: f64,
+    /// Collectives and pipeline sends.
+    pub exchange_s: f64,
+    /// Latency floor of the operators.
+    pub operators_s: f64,
+    /// Host: step, and sequences.
+    pub host_s: f64,
+    /// Draft tokens.
+    pub draft_s: f64,
+}
+
+impl Terms {
+    /// Sum of all terms, s.
+    #[must_use]
+    pub fn total_s(&self) -> f64 {
+        self.projections_s
+            + self.core_s
+            + self.dense_s
+            + self.experts_s
+            + self.shared_s
+            + self.head_s
+            + self.exchange_s
+            + self.operators_s
+            + self.host_s
+            + self.draft_s
+    }
+}
+
+/// Smooth maximum of memory and compute time, (aᵖ + bᵖ)^(1/p) with p = 3.
+///
+/// ```
+/// use planner_core::serving::decode::join;
+/// assert_eq!(join(2.0, 0.0), 2.0);
+/// assert!((join(1.0, 1.0) - 1.26).abs() < 1e-3);
+/// ```
+#[must_use]
+pub fn join(a: f64, b: f64) -> f64 {
+    (a * a * a + b * b * b).cbrt()
+}
+
+/// Experts of a rank that a batch of n tokens wakes on average: local·(1 − (1 − k/E)^n), uniform
+/// routing.
+///
+/// ```
+/// use planner_core::serving::decode::active;
+/// // 32 of 256 experts on a rank, 8 a token, 16 tokens: 12.75 awake.
+/// assert!((active(32.0, (1.0_f64 - 8.0 / 256.0).ln(), 16.0) - 12.75).abs() < 0.01);
+/// ```
+#[must_use]
+pub fn active(local: f64, log_miss: f64, tokens: f64) -> f64 {
+    -local * (log_miss * tokens).exp_m1()
+}
+
+/// Weights that all layers of a sort read together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Group {
+    read_s: f64,
+    per_token_s: f64,
+}
+
+impl Group {
+    fn add(&mut self, layers: f64, m: &Matrices, context: &Context) {
+        if m.elements <= 0.0 {
+            return;
+        }
+        self.read_s += layers * m.bytes() / context.read_bytes_per_s(m.dtype);
+        self.per_token_s += layers * 2.0 * m.elements / context.decode_flops(m.dtype);
+    }
+
+    fn time_s(&self, tokens: f64) -> f64 {
+        join(self.read_s, self.per_token_s * tokens)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct ExpertGroup {
+    /// Reading one expert of every layer of the kind, s.
+    read_s: f64,
+    local: f64,
+    log_miss: f64,
+    /// Time of a token of the engine, s: k/ep rows of the hottest rank.
+    per_token_s: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct CoreGroup {
+    per_key_s: f64,
+    span: f64,
+    index_per_key_s: f64,
+    state_s: f64,
+}
+
+/// A decode step of one engine, worked out for its layout.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decode {
+    projections: Group,
+    unquantised: Group,
+    dense: Group,
+    shared: Group,
+    head: Group,
+    experts: Vec<ExpertGroup>,
+    cores: Vec<CoreGroup>,
+    exchange_s: f64,
+    exchange_per_token_s: f64,
+    operators_s: f64,
+    step_s: f64,
+    sequence_s: f64,
+    attention_dp: f64,
+    stages: f64,
+    /// Tokens that a sequence brings: one, and its drafts.
+    verified: f64,
+    drafts: f64,
+    draft_overhead_s: f64,
+    draft: Option<Box<Decode>>,
+}
+
+impl Decode {
+    /// Works out the step for layers of an engine.
+    #[must_use]
+    pub fn new(context: &Context, layers: &[(f64, Layer)], draft: Option<Self>) -> Self {
+        let (engine, software) = (context.engine, context.software);
+        let verified = 1.0 + f64::from(engine.spec_tokens);
+        let mut found = Self {
+            projections: Group::default(),
+            unquantised: Group::default(),
+            dense: Group::default(),
+            shared: Group::default(),
+            head: Group::default(),
+            experts: Vec::new(),
+            cores: Vec::new(),
+            exchange_s: 0.0,
+            exchange_per_token_s: 0.0,
+            operators_s: 0.0,
+            step_s: software.step_s,
+            sequence_s: software.sequence_s,
+            attention_dp: f64::from(engine.attention_dp),
+            stages: f64::from(engine.pp),
+            verified,
+            drafts: f64::from(engine.spec_tokens),
+            draft_overhead_s: software.draft_s,
+            draft: draft.map(Box::new),
+        };
+        found.head.add(1.0, &context.head(), context);
+        for (n, layer) in layers {
+            found.add(*n, layer, context);
+        }
+        found.exchange_s += exchange::pipeline_s(context);
+        found
+    }
+
+    fn add(&mut self, n: f64, layer: &Layer, context: &Context) {
+        self.projections.add(n, &layer.projections, context);
+        self.unquantised.add(n, &layer.unquantised, context);
+        self.dense.add(n, &layer.dense, context);
+        self.shared.add(n, &layer.shared, context);
+        if let Some(experts) = &layer.experts {
+            self.experts.push(expert_group(n, experts, context));
+        }
+        if layer.mixer {
+            self.cores
+                .push(core_group(n, &layer.core, self.verified, context));
+        }
+        self.operators_s += n * layer.operators * context.operator_s();
+        let exchange = exchange::layer(context, layer);
+        self.exchange_s += n * exchange.fixed_s;
+        self.exchange_per_token_s += n * exchange.per_token_s;
+    }
+
+    /// Terms of a step of `sequences` requests with a mean of `context` tokens.
+    #[must_use]
+    pub fn terms(&self, sequences: f64, context: f64) -> Terms {
+        // Every stage works on its own share of the sequences.
+        let all = sequences / self.stages;
+        let own = (all / self.attention_dp).max(all.min(1.0));
+        let (tokens, own_tokens) = (all * self.verified, own * self.verified);
+        let mut terms = Terms {
+            projections_s: self.projections.time_s(own_tokens)
+                + self.unquantised.time_s(own_tokens),
+            dense_s: self.dense.time_s(own_tokens),
+            shared_s: self.shared.time_s(own_tokens),
+            head_s: self.head.time_s(own_tokens),
+            exchange_s: self.exchange_s + self.exchange_per_token_s * own_tokens,
+            operators_s: self.operators_s,
+            host_s: self.step_s + self.sequence_s * own,
+            ..Terms::default()
+        };
+        for e in &self.experts {
+            let read = active(e.local, e.log_miss, tokens) * e.read_s;
+            terms.experts_s += join(read, e.per_token_s * tokens);
+        }
+        for c in &self.cores {
+            let keys = context.min(c.span) * c.per_key_s + context * c.index_per_key_s;
+            terms.core_s += own * (keys + c.state_s);
+        }
+        if self.drafts > 0.0 {
+            let layer = self.draft.as_ref().map_or(0.0, |d| {
+                let t = d.terms(sequences, context);
+                t.total_s() - t.host_s
+            });
+            terms.draft_s = self.drafts * (layer + self.draft_overhead_s);
+        }
+        terms
+    }
+}
+
+fn expert_group(n: f64, e: &Experts, context: &Context) -> ExpertGroup {
+    let bytes = Matrices {
+        elements: e.elements,
+        dtype: e.dtype,
+    }
+    .bytes();
+    let rows = e.top_k / e.ranks * context.imbalance;
+    ExpertGroup {
+        read_s: n * bytes / context.expert_bytes_per_s(e.dtype),
+        local: e.local,
+        log_miss: (1.0 - (e.top_k / e.all).min(1.0 - 1e-12)).ln(),
+        per_token_s: n * rows * 2.0 * e.elements / context.decode_flops(e.dtype),
+    }
+}
+
+fn core_group(n: f64, c: &Core, verified: f64, context: &Context) -> CoreGroup {
+    let bandwidth = context.kv_bytes_per_s();
+    let rate = context.core_flops(c.latent);
+    CoreGroup {
+        per_key_s: n * join(
+            c.bytes_per_key / bandwidth,
+            verified * c.flops_per_key / rate,
+        ),
+        span: c.span,
+        index_per_key_s: n * join(
+            c.index_bytes_per_key / bandwidth,
+            verified * c.index_flops_per_key / rate,
+        ),
+        state_s: n * verified * c.state_bytes / bandwidth,
+    }
+}

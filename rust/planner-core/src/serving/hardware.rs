@@ -1,0 +1,67 @@
+//! Numbers of a GPU architecture that every backend shares.
+
+use serde::{Deserialize, Serialize};
+
+/// Operators in a CUDA graph that a decode step runs for a layer, in units of the backend's time
+/// per operator ([`Software::operator_s`](super::software::Software::operator_s)).
+///
+/// The counts carry kernel launches, short dependent kernels and pipeline ramps: everything of a
+/// layer that neither bytes nor FLOP explain.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Operators {
+    /// Softmax attention with its projections, norm and rotary embedding.
+    pub attention: f64,
+    /// Latent attention.
+    pub latent: f64,
+    /// Linear attention and state-space mixers.
+    pub linear: f64,
+    /// Sparse-attention indexer, beside its attention.
+    pub indexer: f64,
+    /// Dense MLP, and shared experts.
+    pub dense: f64,
+    /// Router, dispatch and routed experts.
+    pub moe: f64,
+    /// Cast of a GEMM group's input to block-scaled fp8.
+    pub cast_fp8_block: f64,
+    /// Cast of a GEMM group's input to fp4.
+    pub cast_fp4: f64,
+}
+
+/// What serving kernels reach on a GPU architecture.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hardware {
+    /// Share of HBM bandwidth at which decode reads quantised weights.
+    pub weight_read: f64,
+    /// Of that, what 16-bit weights reach.
+    pub weight_read_16_bit: f64,
+    /// Share of HBM bandwidth at which decode reads expert weights.
+    pub expert_read: f64,
+    /// Of that, what 4-bit experts reach.
+    pub expert_read_4_bit: f64,
+    /// Share of HBM bandwidth at which decode reads keys and values.
+    pub kv_read: f64,
+    /// Share of the tensor-core peak that decode GEMMs reach.
+    pub gemm_rate: f64,
+    /// Share of the bf16 peak that absorbed latent attention reaches in decode.
+    pub latent_rate: f64,
+    /// Share of the peak that the GEMMs of a prefill pass reach.
+    pub prefill_gemm_rate: f64,
+    /// Share of the peak that the experts of a prefill pass reach.
+    pub prefill_expert_rate: f64,
+    /// Share of the bf16 peak that prefill attention reaches.
+    pub prefill_attention_rate: f64,
+    /// Rate of 4-bit multiplications over the share of 8-bit ones, prefill.
+    pub prefill_4_bit: f64,
+    /// Share of the link peak that exchanges reach.
+    pub link_rate: f64,
+    /// Passes over a hidden vector that a token makes in a layer outside GEMMs, prefill.
+    pub elementwise_passes: f64,
+    /// Latency of an all-reduce of a small message in a CUDA graph, s.
+    pub all_reduce_s: f64,
+    /// Time per operator over that of the newest architecture.
+    pub operator_ratio: f64,
+    /// Operators of a layer.
+    pub operators: Operators,
+}
