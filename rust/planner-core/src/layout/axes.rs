@@ -120,12 +120,31 @@ pub fn divisors(n: u64) -> Vec<u32> {
 }
 
 /// The values of one numeric axis: the caller's, or those of `open` up to `limit`.
-fn values(name: &str, choice: Option<&Choice>, open: Vec<u32>, limit: u32) -> Result<Vec<u32>> {
+pub(crate) fn values(
+    name: &str,
+    choice: Option<&Choice>,
+    open: Vec<u32>,
+    limit: u32,
+) -> Result<Vec<u32>> {
+    let out = values_or_none(name, choice, open, limit)?;
+    match out.first() {
+        Some(0) => Err(Error::field(name, 0, "must be at least 1")),
+        _ => Ok(out),
+    }
+}
+
+/// As [`values`], where 0 stands for "none of it".
+pub(crate) fn values_or_none(
+    name: &str,
+    choice: Option<&Choice>,
+    open: Vec<u32>,
+    limit: u32,
+) -> Result<Vec<u32>> {
     let mut out = match choice {
         Some(Choice::Pin(value)) => vec![*value],
         Some(Choice::List(list)) => list.clone(),
         Some(Choice::Range { min, max }) => {
-            let (min, max) = (min.unwrap_or(1), max.unwrap_or(limit));
+            let (min, max) = (min.unwrap_or(0), max.unwrap_or(limit));
             open.into_iter()
                 .filter(|v| (min..=max).contains(v))
                 .collect()
@@ -133,10 +152,7 @@ fn values(name: &str, choice: Option<&Choice>, open: Vec<u32>, limit: u32) -> Re
         None => open.into_iter().filter(|&v| v <= limit).collect(),
     };
     distinct(name, &mut out)?;
-    match out.first() {
-        Some(0) => Err(Error::field(name, 0, "must be at least 1")),
-        _ => Ok(out),
-    }
+    Ok(out)
 }
 
 fn distinct<T: Ord>(name: &str, values: &mut Vec<T>) -> Result<()> {

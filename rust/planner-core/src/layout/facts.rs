@@ -3,7 +3,8 @@
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::model::{FeedForward, Mixer, Model};
+use crate::layout::shape::Shape;
+use crate::model::Model;
 use crate::training::workload::{CpComm, Training};
 
 /// What rules know besides the layout.
@@ -49,22 +50,6 @@ pub struct Facts {
     pub pipeline_outermost: bool,
 }
 
-/// Greatest common divisor; gcd(0, n) = n.
-///
-/// ```
-/// use planner_core::layout::facts::gcd;
-/// assert_eq!(gcd(18_432, 2_048), 2_048);
-/// assert_eq!(gcd(0, 7), 7);
-/// ```
-#[must_use]
-pub const fn gcd(a: u64, b: u64) -> u64 {
-    let (mut a, mut b) = (a, b);
-    while b != 0 {
-        (a, b) = (b, a % b);
-    }
-    a
-}
-
 impl Facts {
     /// Collect the facts of a job on `world` GPUs.
     ///
@@ -92,75 +77,26 @@ impl Facts {
                 "must be at most 2^40",
             ));
         }
-        let mut facts = Self {
+        let shape = Shape::new(model)?;
+        Ok(Self {
             world,
             domain: cluster.scale_up.domain_gpus,
-            layers: model.layers.len() as u64,
+            layers: shape.layers,
             seq: training.seq_len,
             batch: training.global_batch,
-            heads: 0,
-            kv_heads: Vec::new(),
-            state_heads: 0,
-            state_groups: Vec::new(),
-            width: 0,
-            expert_width: 0,
-            experts: 0,
-            expert_groups: 0,
-            tied: model.tied_embeddings,
+            heads: shape.heads,
+            kv_heads: shape.kv_heads,
+            state_heads: shape.state_heads,
+            state_groups: shape.state_groups,
+            width: shape.width,
+            expert_width: shape.expert_width,
+            experts: shape.experts,
+            expert_groups: shape.expert_groups,
+            tied: shape.tied,
             cp_by_heads: training.cp_comm == CpComm::AllToAll,
             overlap_ep: training.overlap.ep,
             pipeline_outermost: training.pipeline_outermost,
-        };
-        let mtp = model.mtp.iter().map(|head| head.kind);
-        for index in model.layers.iter().copied().chain(mtp) {
-            let Some(kind) = model.kinds.get(index) else {
-                return Err(Error::field(
-                    "model.layers",
-                    index,
-                    "is not the index of a kind",
-                ));
-            };
-            if let Some(mixer) = &kind.mixer {
-                facts.add_mixer(mixer);
-            }
-            if let Some(feed_forward) = &kind.feed_forward {
-                facts.add_feed_forward(feed_forward);
-            }
-        }
-        Ok(facts)
-    }
-
-    fn add_mixer(&mut self, mixer: &Mixer) {
-        match mixer {
-            Mixer::Attention(a) => {
-                self.heads = gcd(self.heads, a.heads);
-                insert(&mut self.kv_heads, a.kv_heads);
-            }
-            Mixer::Mla(a) => self.heads = gcd(self.heads, a.heads),
-            Mixer::Linear(a) => self.state_heads = gcd(self.state_heads, gcd(a.k_heads, a.v_heads)),
-            Mixer::Mamba2(a) => {
-                self.state_heads = gcd(self.state_heads, a.heads);
-                insert(&mut self.state_groups, a.groups);
-            }
-        }
-    }
-
-    fn add_feed_forward(&mut self, feed_forward: &FeedForward) {
-        match feed_forward {
-            FeedForward::Dense(f) => self.width = gcd(self.width, f.intermediate),
-            FeedForward::Moe(f) => {
-                self.width = gcd(self.width, f.shared_intermediate);
-                self.expert_width = gcd(self.expert_width, f.intermediate);
-                self.experts = gcd(self.experts, f.experts);
-                let groups = f.groups.max(1);
-                let per_group = if f.experts.is_multiple_of(groups) {
-                    f.experts / groups
-                } else {
-                    1
-                };
-                self.expert_groups = gcd(self.expert_groups, per_group);
-            }
-        }
+        })
     }
 
     /// Whether the model has routed experts.
@@ -185,12 +121,5 @@ impl Facts {
     #[must_use]
     pub const fn expert_dp(&self, layout: &Layout) -> u64 {
         self.world / (layout.etp as u64 * layout.ep as u64 * layout.pp as u64)
-    }
-}
-
-fn insert(list: &mut Vec<u64>, value: u64) {
-    if value > 0 && !list.contains(&value) {
-        list.push(value);
-        list.sort_unstable();
     }
 }

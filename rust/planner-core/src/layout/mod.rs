@@ -8,6 +8,7 @@ pub mod axes;
 pub mod count;
 pub mod facts;
 pub mod rules;
+pub mod shape;
 pub mod space;
 pub mod walk;
 
@@ -28,6 +29,7 @@ macro_rules! named_enum {
         }
     };
 }
+pub(crate) use named_enum;
 
 named_enum! {
     /// What the data-parallel group shards.

@@ -8,8 +8,9 @@
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};
 use crate::layout::axes::{Axes, Candidates};
-use crate::layout::facts::{Facts, gcd};
+use crate::layout::facts::Facts;
 use crate::layout::rules::{Check, Level, RULES};
+use crate::layout::shape::gcd;
 use crate::layout::{Framework, Layout, Recompute, Schedule, Sharding};
 use crate::model::Model;
 use crate::training::workload::Training;

@@ -7,6 +7,7 @@
 //! | [`load`] | requests: lengths and arrivals |
 //! | [`engine`] | replay of engines, request by request |
 //! | [`outcome`] | what a replay or the closed form says |
+//! | [`space`], [`rules`], [`facts`] | deployments of a job, and what backends accept |
 //! | [`steps`] | what the engine replay asks of the cost model: time of a step |
 //! | [`costs`] | an engine's layout worked out once: its decode steps and prefill passes |
 //! | [`operators`] | what a GPU reads, multiplies and launches for a layer |
@@ -21,6 +22,7 @@ pub mod decode;
 pub mod deployment;
 pub mod engine;
 pub mod exchange;
+pub mod facts;
 #[cfg(test)]
 pub(crate) mod fixture;
 pub mod hardware;
@@ -28,5 +30,7 @@ pub mod load;
 pub mod operators;
 pub mod outcome;
 pub mod prefill;
+pub mod rules;
 pub mod software;
+pub mod space;
 pub mod steps;
