@@ -18,12 +18,15 @@ LAYOUT = (
 
 
 def step_time(capsys: pytest.CaptureFixture[str], *args: str) -> float:
+    return figures(capsys, *args)["step_time_s"]
+
+
+def figures(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, float]:
     with pytest.raises(SystemExit) as left:
         main(["evaluate", *LAYOUT, *args])
     out, err = capsys.readouterr()
     assert not left.value.code, err
-    found = [v for k, v in _leaves(json.loads(out)) if k == "step_time_s"]
-    return float(found[0])
+    return dict(reversed(_leaves(json.loads(out))))
 
 
 def _leaves(value: object) -> list[tuple[str, float]]:
@@ -43,6 +46,18 @@ def test_skew_costs_time_as_its_ratio_does(capsys: pytest.CaptureFixture[str]) -
     ratio = imbalance("dirichlet:1.3", experts=128, top_k=8, ranks=8, tokens_per_rank=4096)
     stated = step_time(capsys, "--moe-imbalance", repr(ratio))
     assert skewed == pytest.approx(stated, rel=1e-9)
+
+
+def test_skew_is_a_column_and_a_term(capsys: pytest.CaptureFixture[str]) -> None:
+    even, skewed = figures(capsys), figures(capsys, "--routing", "dirichlet:1.3")
+    ratio = imbalance("dirichlet:1.3", experts=128, top_k=8, ranks=8, tokens_per_rank=4096)
+    assert (even["moe_imbalance_ratio"], even["imbalance_s"]) == (1.0, 0.0)
+    assert skewed["moe_imbalance_ratio"] == pytest.approx(ratio, rel=1e-12)
+    assert skewed["gemm_s"] == even["gemm_s"]
+    assert skewed["ep_comm_s"] == even["ep_comm_s"]
+    longer = skewed["step_time_s"] - even["step_time_s"]
+    hidden = even["dp_comm_s"] - skewed["dp_comm_s"]
+    assert skewed["imbalance_s"] == pytest.approx(longer + hidden, rel=1e-6)
 
 
 def test_recorded_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from . import hardware as hw
-from .work import Split, Work
+from .work import Split, Work, layer_work
 
-TERMS = ("gemm", "attention", "memory_bound", "launch", "tp", "cp", "ep")
+TERMS = ("gemm", "attention", "memory_bound", "launch", "tp", "cp", "imbalance", "ep")
 
 
 @dataclass
@@ -46,6 +46,18 @@ def split_of(job: dict[str, Any]) -> Split:
         cp_comm=training["cp_comm"],
         act_saved=1.0 if quantised and job["software"]["quantized_activation_inputs"] else 2.0,
     )
+
+
+def layer_unit(kind: dict[str, Any], job: dict[str, Any]) -> Unit:
+    """A layer: terms of balanced experts, and what the fullest rank takes beyond them."""
+    x, hidden = split_of(job), job["model"]["hidden"]
+    hot = unit(layer_work(kind, hidden, x), job)
+    even = unit(layer_work(kind, hidden, replace(x, imbalance=1.0)), job)
+    for name in ("forward", "backward", "again_selective", "again_full"):
+        terms, balanced = getattr(hot, name), getattr(even, name)
+        beyond = sum(terms.values()) - sum(balanced.values())
+        setattr(hot, name, {**balanced, "imbalance": beyond})
+    return hot
 
 
 def unit(w: Work, job: dict[str, Any]) -> Unit:
@@ -108,6 +120,7 @@ def phase(
         "tp": tp_s(w, job, gpu, cpu),
         "cp": cp_s(w, job, core, backward),
         "ep": ep_s(w, job),
+        "imbalance": 0.0,
     }
 
 

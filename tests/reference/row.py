@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import group, hardware, stages, work
-from .layer import TERMS, Unit, split_of, unit
+from .layer import TERMS, Unit, layer_unit, split_of, unit
 
 
 @dataclass
@@ -51,10 +51,7 @@ def evaluate(job: dict[str, Any]) -> dict[str, Any]:
     m = training["global_batch"] // (lay["micro_batch"] * lay["dp"])
     every = stages.stages_of(job["model"], lay["pp"], lay["vpp"])
     ends = end_units(job)
-    kinds = [
-        unit(work.layer_work(kind, job["model"]["hidden"], split_of(job)), job)
-        for kind in job["model"]["kinds"]
-    ]
+    kinds = [layer_unit(kind, job) for kind in job["model"]["kinds"]]
     times = [stage_time(job, stage, kinds, ends) for stage in every]
     share = dispatch_share(job)
     whole = [whole_s(t, share, software) for t in times]
@@ -63,6 +60,7 @@ def evaluate(job: dict[str, Any]) -> dict[str, Any]:
     row |= time_terms(job, every, times, whole, slow, m)
     row["step_time_s"] = sum(row[name] for name in STEP)
     row |= memory_terms(job, every, times, m)
+    row["moe_imbalance_ratio"] = split_of(job).imbalance
     row |= rates(job, times, row["step_time_s"], m)
     return row
 
@@ -76,6 +74,7 @@ STEP = (
     "tp_comm_s",
     "cp_comm_s",
     "ep_comm_s",
+    "imbalance_s",
     "micro_batch_overhead_s",
     "pp_comm_s",
     "bubble_s",
@@ -98,7 +97,7 @@ def end_units(job: dict[str, Any]) -> tuple[list[Unit], list[Unit]]:
     head = [unit(work.head_work(h, columns, x), job)]
     if job["training"]["mtp"]:
         for mtp in model["mtp"]:
-            head.append(unit(work.layer_work(model["kinds"][mtp["kind"]], h, x), job))
+            head.append(layer_unit(model["kinds"][mtp["kind"]], job))
             head.append(unit(work.mtp_work(h, columns, x), job))
     return [unit(work.embedding_work(h, x), job)], head
 
@@ -159,11 +158,12 @@ def time_terms(
         "gemm_s": m * both["gemm"],
         "attention_s": m * both["attention"],
         "memory_bound_s": m * both["memory_bound"],
-        "recompute_s": m * total(t.again, share),
+        "recompute_s": m * (total(t.again, share) - t.again["imbalance"]),
         "launch_s": m * both["launch"],
         "tp_comm_s": m * both["tp"],
         "cp_comm_s": m * both["cp"],
         "ep_comm_s": m * share * both["ep"],
+        "imbalance_s": m * (both["imbalance"] + t.again["imbalance"]),
         "micro_batch_overhead_s": m * software["micro_batch_s"],
         "pp_comm_s": messages_s(job, m),
         "bubble_s": software["bubble_ratio"] * bubble_s(lay, times, whole, slow, share),

@@ -32,6 +32,8 @@ STEP = (
          "Liu 2023", "time-of-a-pass-over-a-layer"),
     Term("ep_comm_s", "m · Σ (dispatch + combine): the slower of domain links and NIC · exposed",
          "DeepSeek-V3 report 2024", "time-of-a-pass-over-a-layer"),
+    Term("imbalance_s", "m · Σ (fullest expert rank − balanced): rows, passes, permutation",
+         "routing model or stated ratio", "time-of-a-pass-over-a-layer"),
     Term("micro_batch_overhead_s", "m · micro_batch_s",
          "fitted", "stages-and-schedule"),
     Term("pp_comm_s", "2(m·v + p − 1) · (latency + 2·T̂·H / bandwidth · exposed)",

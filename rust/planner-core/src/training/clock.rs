@@ -96,6 +96,7 @@ impl<'a> Clock<'a> {
             tp: self.tp_s(work, gpu, cpu),
             cp: self.cp_s(work, core, direction),
             ep: self.ep_s(work),
+            imbalance: 0.0,
         }
     }
 

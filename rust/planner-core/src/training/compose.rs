@@ -6,7 +6,7 @@ use crate::layout::{Layout, Recompute, Status};
 use super::Estimator;
 use super::block::{Block, GroupTerms, ScheduleTerms};
 use super::group::{Grid, GroupCosts};
-use super::layer::{LayerCosts, LayerKey};
+use super::layer::{LayerCosts, LayerKey, Terms};
 use super::row::Row;
 use super::stage::StagePlan;
 use super::sums::{recomputed, stage_terms};
@@ -87,7 +87,11 @@ impl Estimator {
         let share = self.dispatch_share(plan);
         let (forward, backward, again) = stage_terms(costs, class, l.recompute, l.recompute_layers);
         let passes = forward.plus(1.0, &backward);
-        let again_s = again.without_ep() + share * again.ep;
+        let balanced = Terms {
+            imbalance: 0.0,
+            ..again
+        };
+        let again_s = balanced.without_ep() + share * again.ep;
         let (model_flops, hardware_flops) = self.step_flops(costs, plan, l, m);
         let row = Row {
             gpus: l.world(),
@@ -116,6 +120,7 @@ impl Estimator {
             tp_comm_s: m * passes.tp,
             cp_comm_s: m * passes.cp,
             ep_comm_s: m * share * passes.ep,
+            imbalance_s: m * (passes.imbalance + again.imbalance),
             micro_batch_overhead_s: m * self.software.micro_batch_s,
             pp_comm_s: 0.0,
             bubble_s: 0.0,
@@ -138,6 +143,7 @@ impl Estimator {
             model_flops_per_s_per_gpu: 0.0,
             mfu_ratio: 0.0,
             hfu_ratio: 0.0,
+            moe_imbalance_ratio: costs.imbalance_ratio,
             cost_per_million_tokens: 0.0,
         };
         let peak = self
@@ -250,5 +256,64 @@ impl Estimator {
         let tokens = (self.training.global_batch * self.training.seq_len) as f64;
         let model = tokens * self.model_flops_per_token;
         (model, model + again * m * f64::from(l.dp * l.cp * l.tp))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::Framework;
+    use crate::layout::axes::Axes;
+    use crate::moe::Routing;
+    use crate::sweep::tests::job;
+    use crate::training::row::step_terms;
+    use crate::training::workload::Training;
+
+    fn rows(change: impl FnOnce(&mut Training)) -> Vec<Row> {
+        let model = serde_json::from_str(include_str!("../../fixtures/small-moe.json")).unwrap();
+        let job = job(model, 16, Framework::Generic, &Axes::default(), |t| {
+            t.global_batch = 48;
+            change(t);
+        });
+        let ids = (0..job.index.len()).step_by(53);
+        let layouts = ids.map(|id| job.index.layout(&job.space, id).unwrap());
+        layouts
+            .map(|layout| job.estimator.row(&layout).unwrap())
+            .collect()
+    }
+
+    /// Skew is one term: terms add up, the others are those of balanced experts, and the step is
+    /// longer by it (and by what follows from a longer stage: bubble, data parallelism).
+    #[test]
+    fn imbalance_is_a_term_of_its_own() {
+        let even = rows(|t| t.moe_imbalance = 1.0);
+        let stated = rows(|t| t.moe_imbalance = 1.4);
+        let drawn = rows(|t| t.routing = Some(Routing::Dirichlet { alpha: 2.0 }));
+        let mut skewed = 0;
+        for (even, hot) in even.iter().zip(&stated).chain(even.iter().zip(&drawn)) {
+            let sum = step_terms(hot);
+            assert!((sum / hot.step_time_s - 1.0).abs() < 1e-12, "{hot:?}");
+            assert!((step_terms(even) / even.step_time_s - 1.0).abs() < 1e-12);
+            assert_eq!(even.imbalance_s, 0.0);
+            assert_eq!(even.moe_imbalance_ratio, 1.0);
+            if hot.ep == 1 {
+                assert_eq!(hot.step_time_s, even.step_time_s);
+                assert_eq!(hot.imbalance_s, 0.0);
+                continue;
+            }
+            skewed += 1;
+            assert!(hot.moe_imbalance_ratio > 1.0 && hot.imbalance_s > 0.0);
+            if hot.pp == 1 {
+                let named = |r: &Row| {
+                    let compute = [r.gemm_s, r.attention_s, r.memory_bound_s, r.recompute_s];
+                    (compute, r.launch_s, r.tp_comm_s, r.cp_comm_s, r.ep_comm_s)
+                };
+                assert_eq!(named(hot), named(even));
+                let beyond = hot.step_time_s - even.step_time_s;
+                let hidden = even.dp_comm_s - hot.dp_comm_s;
+                assert!((beyond + hidden - hot.imbalance_s).abs() < 1e-9 * hot.step_time_s);
+            }
+        }
+        assert!(skewed > 50, "{skewed}");
     }
 }

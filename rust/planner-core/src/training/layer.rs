@@ -25,13 +25,31 @@ pub struct Terms {
     pub cp: f64,
     /// Exposed expert dispatch and combine, at interleaved schedules apart.
     pub ep: f64,
+    /// What the fullest expert-parallel rank takes beyond a balanced one; the terms above are those
+    /// of balanced experts.
+    pub imbalance: f64,
 }
 
 impl Terms {
     /// Sum of the terms other than dispatch and combine.
     #[must_use]
     pub fn without_ep(&self) -> f64 {
-        self.gemm + self.attention + self.memory_bound + self.launch + self.tp + self.cp
+        self.gemm
+            + self.attention
+            + self.memory_bound
+            + self.launch
+            + self.tp
+            + self.cp
+            + self.imbalance
+    }
+
+    /// Terms of balanced experts, and the time of `self` beyond them as the imbalance: the sum is
+    /// that of `self`. Dispatch and combine are the same in both.
+    fn beyond(&self, even: &Self) -> Self {
+        Self {
+            imbalance: self.without_ep() - even.without_ep(),
+            ..*even
+        }
     }
 
     /// `self + n · other`.
@@ -44,6 +62,7 @@ impl Terms {
         self.tp += n * other.tp;
         self.cp += n * other.cp;
         self.ep += n * other.ep;
+        self.imbalance += n * other.imbalance;
         self
     }
 }
@@ -86,6 +105,8 @@ pub struct LayerCosts {
     pub logits_bytes: f64,
     /// Bytes of one pipeline message.
     pub boundary_bytes: f64,
+    /// Rows of the fullest expert-parallel rank over the mean.
+    pub imbalance_ratio: f64,
 }
 
 /// Key of a table entry.
@@ -141,11 +162,21 @@ impl Estimator {
     fn costs_of(&self, key: LayerKey, works: &Works, dense: &DenseGemms) -> LayerCosts {
         let split = &works.split;
         let clock = Clock::new(self, key);
-        let kinds: Vec<UnitCosts> = works
-            .kinds
-            .iter()
-            .zip(&dense.kinds)
-            .map(|(work, gemms)| unit(&clock, work, *gemms))
+        let even = Split {
+            imbalance: 1.0,
+            ..*split
+        };
+        let works_of = works.kinds.iter().zip(&dense.kinds);
+        let kinds: Vec<UnitCosts> = works_of
+            .zip(&self.model.kinds)
+            .map(|((work, &gemms), kind)| {
+                let hot = unit(&clock, work, gemms);
+                if split.imbalance == 1.0 || work.expert_gemms.is_empty() {
+                    return hot;
+                }
+                let even = LayerWork::new(kind, self.hidden, &even);
+                beyond(hot, &unit(&clock, &even, gemms))
+            })
             .collect();
         let mut head = unit(&clock, &works.head, dense.head);
         if self.training.mtp {
@@ -166,6 +197,7 @@ impl Estimator {
             head,
             logits_bytes: heads * logits * self.software.logits_bytes_per_entry,
             boundary_bytes: split.norm_tokens() * self.hidden * 2.0 * self.streams,
+            imbalance_ratio: split.imbalance,
         }
     }
 
@@ -340,6 +372,17 @@ fn unit(clock: &Clock<'_>, work: &LayerWork, mut gemms: GemmTimes) -> UnitCosts 
         } else {
             work.core_flops
         },
+    }
+}
+
+/// The fullest rank's unit, its time beyond that of balanced experts as a term of its own.
+fn beyond(hot: UnitCosts, even: &UnitCosts) -> UnitCosts {
+    UnitCosts {
+        forward: hot.forward.beyond(&even.forward),
+        backward: hot.backward.beyond(&even.backward),
+        selective: hot.selective.beyond(&even.selective),
+        full: hot.full.beyond(&even.full),
+        ..hot
     }
 }
 

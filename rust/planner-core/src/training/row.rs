@@ -107,6 +107,7 @@ columns! {
     tp_comm_s: f64, "s", "Exposed tensor-parallel collectives";
     cp_comm_s: f64, "s", "Exposed context-parallel exchange";
     ep_comm_s: f64, "s", "Exposed expert dispatch and combine";
+    imbalance_s: f64, "s", "Time of the fullest expert-parallel rank beyond that of balanced experts; the other terms are those of balanced ones";
     micro_batch_overhead_s: f64, "s", "Fixed time of micro-batches";
     pp_comm_s: f64, "s", "Pipeline messages";
     bubble_s: f64, "s", "Pipeline bubble";
@@ -129,6 +130,7 @@ columns! {
     model_flops_per_s_per_gpu: f64, "FLOP/s", "FLOPs that the model needs whatever the layout (causal attention, balanced experts, no recomputation) per second and GPU";
     mfu_ratio: f64, "1", "model_flops_per_s_per_gpu over the device's 16-bit peak";
     hfu_ratio: f64, "1", "The same with recomputation counted";
+    moe_imbalance_ratio: f64, "1", "Rows of the fullest expert-parallel rank over the mean; 1 without expert parallelism";
     cost_per_million_tokens: f64, "price", "Price of a million tokens; NaN without a price";
 }
 
@@ -143,6 +145,7 @@ pub fn step_terms(row: &Row) -> f64 {
         + row.tp_comm_s
         + row.cp_comm_s
         + row.ep_comm_s
+        + row.imbalance_s
         + row.micro_batch_overhead_s
         + row.pp_comm_s
         + row.bubble_s
