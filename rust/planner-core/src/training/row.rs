@@ -3,84 +3,13 @@
 use serde::Serialize;
 
 use crate::layout::{Recompute, Schedule, Sharding, Status};
-use crate::table::{Column, Data, Table};
+use crate::table::{name_cells, rows};
 
-/// How a column's values are stored.
-trait Cell: Sized {
-    fn column(values: Vec<Self>) -> Data;
-}
-impl Cell for u32 {
-    fn column(values: Vec<Self>) -> Data {
-        Data::U32(values)
-    }
-}
-impl Cell for u64 {
-    fn column(values: Vec<Self>) -> Data {
-        Data::U64(values)
-    }
-}
-impl Cell for f64 {
-    fn column(values: Vec<Self>) -> Data {
-        Data::F64(values)
-    }
-}
-impl Cell for bool {
-    fn column(values: Vec<Self>) -> Data {
-        Data::Bool(values)
-    }
-}
-macro_rules! name_cell {
-    ($($t:ty),+) => {$(
-        impl Cell for $t {
-            fn column(values: Vec<Self>) -> Data {
-                Data::Name { codes: values.into_iter().map(|v| v as u8).collect(), names: <$t>::NAMES }
-            }
-        }
-    )+};
-}
-name_cell!(Sharding, Recompute, Schedule, Status);
+name_cells!(Sharding, Recompute, Schedule, Status);
 
-macro_rules! columns {
-    ($($name:ident : $ty:ty, $unit:literal, $doc:literal;)+) => {
-        /// One layout, estimated.
-        #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-        pub struct Row { $(#[doc = $doc] pub $name: $ty),+ }
-
-        /// Declaration of every column, in order.
-        pub const COLUMNS: &[Column] = &[$(Column { name: stringify!($name), unit: $unit, doc: $doc }),+];
-
-        /// Columns of a table of rows, growing one row at a time.
-        #[derive(Clone, Debug, Default)]
-        pub struct Rows { $($name: Vec<$ty>),+ }
-
-        impl Rows {
-            /// Room for so many rows.
-            #[must_use]
-            pub fn with_capacity(rows: usize) -> Self {
-                Self { $($name: Vec::with_capacity(rows)),+ }
-            }
-            /// Appends a row.
-            pub fn push(&mut self, row: &Row) { $(self.$name.push(row.$name);)+ }
-            /// Appends rows, a column at a time.
-            pub fn extend(&mut self, rows: &[Row]) {
-                $(self.$name.extend(rows.iter().map(|row| row.$name));)+
-            }
-            /// Rows so far.
-            #[must_use]
-            pub fn len(&self) -> usize { self.dp.len() }
-            /// Whether there is none.
-            #[must_use]
-            pub fn is_empty(&self) -> bool { self.dp.is_empty() }
-            /// The table, moved out.
-            #[must_use]
-            pub fn into_table(self) -> Table {
-                Table { columns: COLUMNS.to_vec(), data: vec![$(Cell::column(self.$name)),+] }
-            }
-        }
-    };
-}
-
-columns! {
+rows! {
+    /// One layout, estimated.
+    #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
     gpus: u64, "1", "GPUs that the layout occupies, tp·cp·pp·dp";
     dp: u32, "1", "Data-parallel degree";
     tp: u32, "1", "Tensor-parallel degree";
