@@ -11,11 +11,12 @@ use std::time::Instant;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use planner_core::kv::format::KvFormat;
 use planner_core::kv::fragment::Lengths;
-use planner_core::kv::prefix::{Curve, Intern, Lru, Order};
+use planner_core::kv::prefix::{Counted, Curve, Intern, Lru, Order};
 use planner_core::kv::schedule::{self, Policy, StepTime};
 use planner_core::kv::size;
-use planner_core::kv::sweep::{self, Axes};
+use planner_core::kv::sweep::{Axes, Sweep};
 use planner_core::kv::trace::{Format, Options, Reader, Request, Unordered};
+use planner_core::table::Table;
 
 const OPTIONS: Options = Options {
     format: Format::Mooncake,
@@ -23,15 +24,16 @@ const OPTIONS: Options = Options {
     trace_block_tokens: None,
     skip_bad: 0,
     unordered: Unordered::Reject,
+    regrid: false,
 };
 const CAPACITY: u64 = 10_000;
 
-/// A trace as text.
-fn text() -> Vec<u8> {
+/// A trace as text, never given back: readers of benchmarks share it.
+fn text() -> &'static [u8] {
     let shared = std::env::var_os("PLANNER_SHARED").map(PathBuf::from);
     let file = shared.map(|s| s.join("truth/traces/mooncake_conversation_trace.jsonl"));
-    file.and_then(|f| std::fs::read(f).ok())
-        .unwrap_or_else(made_up)
+    let text = file.and_then(|f| std::fs::read(f).ok());
+    text.unwrap_or_else(made_up).leak()
 }
 
 /// 12,000 requests of conversations that grow turn by turn.
@@ -64,27 +66,66 @@ fn made_up() -> Vec<u8> {
     out.into_bytes()
 }
 
-/// Requests of the trace with dense ids.
-fn parse(text: &[u8]) -> (Vec<Vec<u32>>, Vec<Request>) {
-    let mut reader = Reader::from_bytes("trace", text.to_vec(), OPTIONS).expect("a trace");
-    let (mut intern, mut request) = (Intern::default(), Request::default());
-    let (mut ids, mut requests) = (Vec::new(), Vec::new());
+/// Requests of the trace, read.
+fn requests(text: &'static [u8]) -> Vec<Request> {
+    let mut reader = Reader::from_bytes("trace", text, OPTIONS).expect("a trace");
+    let (mut request, mut requests) = (Request::default(), Vec::new());
     while reader.next(&mut request).expect("a request") {
-        ids.push(request.keys.iter().map(|k| intern.id(*k)).collect());
         requests.push(request.clone());
     }
-    (ids, requests)
+    requests
 }
 
-fn lru(ids: &[Vec<u32>]) -> usize {
-    let mut pool = Lru::new(CAPACITY, Order::TailFirst);
-    ids.iter().map(|r| pool.request(r, usize::MAX)).sum()
+/// Reads the trace and numbers its blocks, as a replay does: a request at a time. `spread` makes ids
+/// of 64 bits out of the small ones, as hashes are.
+fn parse(text: &'static [u8], intern: &mut Intern, spread: u64) -> u64 {
+    intern.clear();
+    let mut reader = Reader::from_bytes("trace", text, OPTIONS).expect("a trace");
+    let (mut request, mut sum) = (Request::default(), 0);
+    while reader.next(&mut request).expect("a request") {
+        for key in &request.keys {
+            sum += u64::from(intern.id(key.wrapping_mul(spread)));
+        }
+    }
+    sum
 }
 
-fn curve(ids: &[Vec<u32>]) -> u64 {
-    let mut curve = Curve::new();
-    ids.iter()
-        .for_each(|r| curve.request(r, usize::MAX, |_| 512));
+/// A trace of dense ids, several times over with other ids each time; one request at a time, as a
+/// reader gives them.
+struct Times<'a> {
+    ids: &'a [u32],
+    ends: &'a [usize],
+    times: u32,
+}
+
+impl Times<'_> {
+    fn each(&self, mut request: impl FnMut(&[u32])) {
+        let span = self.ids.iter().max().map_or(0, |m| m + 1);
+        let mut shifted = Vec::new();
+        for copy in 0..self.times {
+            let mut start = 0;
+            for end in self.ends {
+                shifted.clear();
+                shifted.extend(self.ids[start..*end].iter().map(|i| i + copy * span));
+                request(&shifted);
+                start = *end;
+            }
+        }
+    }
+}
+
+/// Hits of one pool, in its memory.
+fn lru(trace: &Times<'_>, pool: &mut Lru) -> usize {
+    pool.clear(CAPACITY);
+    let mut hits = 0;
+    trace.each(|ids| hits += pool.request(ids, usize::MAX));
+    hits
+}
+
+/// Hits at every capacity, in the memory of `curve`; those of one are given.
+fn curve(trace: &Times<'_>, curve: &mut Curve) -> u64 {
+    curve.clear();
+    trace.each(|ids| curve.request(ids, Counted::ALL));
     curve.finish().hit_blocks[CAPACITY as usize - 1]
 }
 
@@ -110,12 +151,13 @@ print(hits, time.process_time() - start)
 ";
 
 /// Hits and seconds of the Python replay.
-fn python(ids: &[Vec<u32>]) -> Option<(usize, f64)> {
+fn python(trace: &Times<'_>) -> Option<(usize, f64)> {
     let file = std::env::temp_dir().join(format!("planner-bench-{}.txt", std::process::id()));
-    let lines = ids
-        .iter()
-        .map(|r| r.iter().map(u32::to_string).collect::<Vec<_>>().join(" "));
-    std::fs::write(&file, lines.collect::<Vec<_>>().join("\n")).ok()?;
+    let mut lines = Vec::new();
+    trace.each(|ids| {
+        lines.push(ids.iter().map(u32::to_string).collect::<Vec<_>>().join(" "));
+    });
+    std::fs::write(&file, lines.join("\n")).ok()?;
     let out = Command::new("python3")
         .args(["-c", PYTHON])
         .arg(&file)
@@ -149,40 +191,65 @@ fn time_of<T>(mut work: impl FnMut() -> T) -> f64 {
     (cpu_s(clock) - start) / runs
 }
 
-/// The trace forty times over, ids made distinct.
-fn forty(ids: &[Vec<u32>]) -> Vec<Vec<u32>> {
-    let span = ids.iter().flatten().max().map_or(0, |m| m + 1);
-    let copy = |c: u32| {
-        ids.iter()
-            .map(move |r| r.iter().map(|i| i + c * span).collect())
-    };
-    (0..40).flat_map(copy).collect()
+/// A new pool and a new curve for each run: what the first touch of memory adds.
+fn fresh(trace: &Times<'_>) -> (f64, f64) {
+    let direct = time_of(|| lru(trace, &mut Lru::new(CAPACITY, Order::TailFirst)));
+    let whole = time_of(|| {
+        let mut curve = Curve::new(&[]);
+        trace.each(|ids| curve.request(ids, Counted::ALL));
+        curve.into_hits().hit_blocks.len()
+    });
+    (direct, whole)
 }
 
-fn ratios(text: &[u8], ids: &[Vec<u32>], requests: &[Request]) {
-    let n = ids.len() as f64;
-    let (direct, whole) = (time_of(|| lru(ids)), time_of(|| curve(ids)));
-    assert_eq!(lru(ids) as u64, curve(ids));
-    let parsing = time_of(|| parse(text));
+fn ratios(text: &'static [u8], trace: &Times<'_>, requests: &[Request]) {
+    let n = trace.ends.len() as f64;
+    let mut pool = Lru::new(CAPACITY, Order::TailFirst);
+    let mut all = Curve::new(&[]);
+    let (direct, whole) = (
+        time_of(|| lru(trace, &mut pool)),
+        time_of(|| curve(trace, &mut all)),
+    );
+    let hits = lru(trace, &mut pool);
+    assert_eq!(hits as u64, curve(trace, &mut all));
     eprintln!("direct replay: {:.2} M requests/s", n / direct / 1e6);
     eprintln!("whole curve: {:.2} x one direct replay", whole / direct);
+    let (first_direct, first_whole) = fresh(trace);
     eprintln!(
-        "parse and intern: {:.2} GB/s",
-        text.len() as f64 / parsing / 1e9
+        "in fresh memory: direct replay {:.2} M requests/s, curve {:.2} x that",
+        n / first_direct / 1e6,
+        first_whole / first_direct
     );
-    if let Some((hits, seconds)) = python(ids) {
-        assert_eq!(hits, lru(ids));
+    let mut intern = Intern::default();
+    for (ids, spread) in [("small ids", 1), ("64-bit ids", 0x9e37_79b9_7f4a_7c15)] {
+        let parsing = time_of(|| parse(text, &mut intern, spread));
+        let rate = text.len() as f64 / parsing / 1e9;
+        eprintln!("parse and intern, {ids}: {rate:.2} GB/s");
+    }
+    if let Some((found, seconds)) = python(trace) {
+        assert_eq!(found, hits);
         eprintln!(
             "direct replay: {:.0} x Python; curve: {:.0} x",
             seconds / direct,
             seconds / whole
         );
     }
-    let long = forty(ids);
+    let long = Times {
+        times: 40,
+        ..*trace
+    };
+    let (long_direct, long_whole) = (
+        time_of(|| lru(&long, &mut pool)),
+        time_of(|| curve(&long, &mut all)),
+    );
+    drop((pool, all));
+    let (first_long_direct, first_long_whole) = fresh(&long);
     eprintln!(
-        "forty times the trace: direct {:.1} x, curve {:.1} x the time",
-        time_of(|| lru(&long)) / direct,
-        time_of(|| curve(&long)) / whole
+        "forty times the trace: direct {:.1} x, curve {:.1} x the time; in fresh memory {:.1} x and {:.1} x",
+        long_direct / direct,
+        long_whole / whole,
+        first_long_direct / first_direct,
+        first_long_whole / first_whole
     );
     let played = time_of(|| play(requests));
     eprintln!("scheduler: {:.0} k requests/s", n / played / 1e3);
@@ -191,16 +258,20 @@ fn ratios(text: &[u8], ids: &[Vec<u32>], requests: &[Request]) {
         .map(|r| (r.input_tokens, r.output_tokens, 1))
         .collect();
     let lengths = Lengths::merged(rows);
-    let points = sweep_rows(&lengths);
-    let swept = time_of(|| sweep_rows(&lengths));
+    let points = swept(&lengths, CHUNK) as f64;
+    let rate = |seconds: f64| points / seconds / 1e6;
     eprintln!(
-        "sweep: {points} points, {:.1} M points/s",
-        points as f64 / swept / 1e6
+        "sweep: {points} points, {:.1} M points/s; all kept in one table {:.1}",
+        rate(time_of(|| swept(&lengths, CHUNK))),
+        rate(time_of(|| swept(&lengths, usize::MAX)))
     );
 }
 
-/// Rows of a sweep of block sizes over the trace's lengths.
-fn sweep_rows(lengths: &Lengths) -> usize {
+/// Rows that a consumer looks at together: they fit the second-level cache.
+const CHUNK: usize = 4096;
+
+/// Rows of a sweep of block sizes over the trace's lengths, `chunk` at a time.
+fn swept(lengths: &Lengths, chunk: usize) -> usize {
     let query: size::Query = serde_json::from_str(QUERY).expect("a query");
     let axes = Axes {
         block_tokens: (0..12).map(|p| 1 << p).collect(),
@@ -213,8 +284,12 @@ fn sweep_rows(lengths: &Lengths) -> usize {
         chunk_tokens: vec![2048, 8192],
         prefix_tokens: (0..64).map(|i| i * 100).collect(),
     };
-    let table = sweep::sweep(&query, &axes, lengths).expect("a sweep");
-    table.data[0].len()
+    let mut sweep = Sweep::new(&query, &axes, lengths).expect("a sweep");
+    let (mut table, mut rows) = (Table::default(), 0);
+    while sweep.fill(&mut table, chunk).expect("rows") {
+        rows += black_box(&table).data[0].len();
+    }
+    rows
 }
 
 const QUERY: &str = r#"{"engine": "vllm", "version": null, "tp": 1, "pp": 1, "dcp": 1, "pcp": 1,
@@ -268,16 +343,30 @@ fn play(requests: &[Request]) -> u64 {
 
 fn kv(c: &mut Criterion) {
     let text = text();
-    let (ids, requests) = parse(&text);
-    ratios(&text, &ids, &requests);
+    let requests = requests(text);
+    let (mut intern, mut ids, mut ends) = (Intern::default(), Vec::new(), Vec::new());
+    for request in &requests {
+        ids.extend(request.keys.iter().map(|k| intern.id(*k)));
+        ends.push(ids.len());
+    }
+    let trace = Times {
+        ids: &ids,
+        ends: &ends,
+        times: 1,
+    };
+    ratios(text, &trace, &requests);
     let mut group = c.benchmark_group("kv");
-    group.throughput(Throughput::Elements(ids.len() as u64));
-    group.bench_function("direct replay", |b| b.iter(|| lru(&ids)));
-    group.bench_function("whole curve", |b| b.iter(|| curve(&ids)));
+    group.throughput(Throughput::Elements(ends.len() as u64));
+    let mut pool = Lru::new(CAPACITY, Order::TailFirst);
+    group.bench_function("direct replay", |b| b.iter(|| lru(&trace, &mut pool)));
+    let mut all = Curve::new(&[]);
+    group.bench_function("whole curve", |b| b.iter(|| curve(&trace, &mut all)));
     group.sample_size(10);
     group.bench_function("scheduler", |b| b.iter(|| play(&requests)));
     group.throughput(Throughput::Bytes(text.len() as u64));
-    group.bench_function("parse and intern", |b| b.iter(|| parse(&text)));
+    group.bench_function("parse and intern", |b| {
+        b.iter(|| parse(text, &mut intern, 1));
+    });
 }
 
 criterion_group!(benches, kv);

@@ -5,7 +5,7 @@ from __future__ import annotations
 from meshplan.kv.replay import Point, Replay, replay
 from meshplan.kv.schedule import Engine, Schedule, StepTime, fit_step_time, schedule
 from meshplan.kv.size import Flags, Hardware, Size, size
-from meshplan.kv.sweep import Axes, Lengths, lengths_of, sweep
+from meshplan.kv.sweep import Axes, Lengths, lengths_of, sweep, sweep_frames
 from meshplan.kv.transfer import Route, Transfer, transfer
 
 __all__ = [
@@ -27,5 +27,6 @@ __all__ = [
     "schedule",
     "size",
     "sweep",
+    "sweep_frames",
     "transfer",
 ]

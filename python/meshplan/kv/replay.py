@@ -5,16 +5,23 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from meshplan._core import kv_replay
+from meshplan._core import kv_groups, kv_replay
 from meshplan.errors import InputError
 from meshplan.kv.traces import Format, readable, trace_options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import os
+    from collections.abc import Mapping, Sequence
 
     import polars as pl
+
+    from meshplan.hf import ModelSpec
+    from meshplan.kv.size import Flags
+
+MOONCAKE_TOKENS: Final = 512
+"""Tokens that an id of the published Mooncake traces stands for."""
 
 Policy = Literal["lru", "fifo", "naive"]
 Ids = Literal["all", "full"]
@@ -72,6 +79,10 @@ class Replay:
         One per capacity.
     curve
         Hit blocks at capacity 1, 2, …, `unique_blocks`; `None` unless asked for.
+    block_size
+        Tokens in a block.
+    groups
+        Groups of layers that shared the pool; empty: one that keeps every token.
     """
 
     requests: int
@@ -86,11 +97,14 @@ class Replay:
     odd_ids: int
     points: tuple[Point, ...]
     curve: list[int] | None
+    block_size: int = 0
+    groups: tuple[Mapping[str, Any], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; the curve becomes points as well."""
         data = asdict(self)
         data["points"] = [asdict(point) for point in self.points]
+        data["groups"] = [dict(group) for group in self.groups]
         if self.curve is None:
             del data["curve"]
         else:
@@ -119,7 +133,7 @@ def replay(
     trace: str | Path,
     *,
     format: Format | None = None,  # noqa: A002 - the name that the command has
-    block_size: int = 512,
+    block_size: int | None = None,
     capacities: Sequence[int | None] = (None,),
     policy: Policy = "lru",
     ids: Ids = "full",
@@ -128,6 +142,8 @@ def replay(
     trace_block_size: int | None = None,
     skip_bad: int = 0,
     unordered: Literal["reject", "keep"] = "reject",
+    model: str | os.PathLike[str] | Mapping[str, Any] | ModelSpec | None = None,
+    flags: Flags | None = None,
 ) -> Replay:
     """Replay a trace through prefix caches, in file order, prompts only.
 
@@ -138,7 +154,7 @@ def replay(
     format
         Layout of the file (default: told from its first line).
     block_size
-        Tokens in a KV block.
+        Tokens in a KV block (default: 512, or the engine's for a model).
     capacities
         Pools to replay, blocks; `None` is a pool without bound.
     policy
@@ -157,6 +173,12 @@ def replay(
         Bad lines to skip before giving up.
     unordered
         What to do with an arrival before the one above it.
+    model, flags
+        Model whose groups of layers (full, windowed, chunked, states) share the pool under vLLM, and
+        the engine's flags; without a model one group keeps every token. Capacities are then blocks
+        of all groups, hits are in blocks of the shortest group. Where ids stand for more or other
+        tokens than a block, a block is known by the id that its last token is in, so that a prefix
+        shared up to the middle of an id counts up to its start only.
 
     Returns
     -------
@@ -171,6 +193,7 @@ def replay(
     for capacity in capacities:
         if capacity is not None and not 0 <= capacity < 1 << 63:
             raise InputError("must be 0 blocks or more", field="capacity", value=str(capacity))
+    layers, block_size = _layers(model, flags, block_size)
     options = {
         "block_tokens": block_size,
         "capacities": list(capacities),
@@ -178,15 +201,46 @@ def replay(
         "ids": ids,
         "curve": curve,
         "sample": sample,
+        "layers": layers,
     }
     with readable(Path(trace), format) as (path, found):
+        if trace_block_size is None and model is not None and found == "mooncake":
+            trace_block_size = MOONCAKE_TOKENS
         reader = trace_options(
             found,
             block_size,
             trace_block_size=trace_block_size,
             skip_bad=skip_bad,
             unordered=unordered,
+            regrid=model is not None,
         )
         data = json.loads(kv_replay(str(path), reader, json.dumps(options)))
     data["points"] = tuple(Point(**point) for point in data["points"])
-    return Replay(**data)
+    groups = tuple(layers["groups"]) if layers else ()
+    return Replay(**data, block_size=block_size, groups=groups)
+
+
+def _layers(
+    model: str | os.PathLike[str] | Mapping[str, Any] | ModelSpec | None,
+    flags: Flags | None,
+    block_size: int | None,
+) -> tuple[dict[str, Any] | None, int]:
+    """Groups of a model under vLLM, if it has several kinds of them, and the shortest block."""
+    if model is None:
+        return None, 512 if block_size is None else block_size
+    from dataclasses import replace
+
+    from meshplan.kv.size import Flags, Hardware, canonical_query
+
+    flags = flags or Flags()
+    if flags.engine not in ("vllm", "aphrodite"):
+        rule = "only vLLM's prefix cache is known for a model's groups of layers"
+        raise InputError(rule, field="engine", value=flags.engine)
+    if block_size is not None:
+        flags = replace(flags, block_size=block_size)
+    query = canonical_query(model, flags, Hardware(available_memory=[0.0]))
+    groups: list[dict[str, Any]] = json.loads(kv_groups(query))
+    base = min(int(group["block_tokens"]) for group in groups)
+    if len(groups) == 1 and groups[0]["kind"] == "full":
+        return None, base
+    return {"groups": groups, "chunk_tokens": json.loads(query)["max_batched_tokens"]}, base

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from meshplan._core import kv_lengths, kv_sweep, kv_waste
+from meshplan._core import KvSweep, kv_lengths, kv_waste
 from meshplan.errors import InputError
 from meshplan.kv.size import KV_FORMATS, Flags, Hardware, canonical_query
 from meshplan.kv.traces import Format, readable, trace_options
@@ -17,11 +17,15 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
 
-    from meshplan._core import Frame
+    import polars as pl
+
     from meshplan.hf import ModelSpec
 
 BINS: Final = 1000
 """Quantiles by which a lognormal distribution is drawn."""
+
+MAX_ROWS: Final = 20_000_000
+"""Rows of a sweep that are held in memory: 3 GB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +197,26 @@ class Axes:
                 "share": list(self.shares)}  # fmt: skip
 
 
+def sweep_frames(
+    model: str | os.PathLike[str] | Mapping[str, Any] | ModelSpec,
+    axes: Axes,
+    lengths: Lengths,
+    *,
+    flags: Flags | None = None,
+    hardware: Hardware | None = None,
+) -> KvSweep:
+    """Sweep every combination of the axes, some ten thousand rows at a time.
+
+    As `sweep`, in bounded memory: an iterator of frames in the order of the axes, with `rows`, their
+    total.
+    """
+    flags = replace(flags or Flags(), max_model_len=max(axes.max_model_lens, default=1))
+    if flags.engine not in ("vllm", "aphrodite"):
+        raise InputError("sweeps know vLLM's block pool only", field="engine", value=flags.engine)
+    query = canonical_query(model, flags, hardware or Hardware())
+    return KvSweep(query, json.dumps(axes.canonical()), lengths.canonical_json())
+
+
 def sweep(
     model: str | os.PathLike[str] | Mapping[str, Any] | ModelSpec,
     axes: Axes,
@@ -200,7 +224,7 @@ def sweep(
     *,
     flags: Flags | None = None,
     hardware: Hardware | None = None,
-) -> Frame:
+) -> pl.DataFrame:
     """Sweep every combination of the axes under vLLM's block pool.
 
     Parameters
@@ -216,17 +240,22 @@ def sweep(
 
     Returns
     -------
-    Frame
-        A row per combination; read it with `polars.DataFrame`. What does not fit is a row with a
-        status.
+    polars.DataFrame
+        A row per combination. What does not fit is a row with a status.
 
     Raises
     ------
     InputError
-        If a value makes no sense.
+        If a value makes no sense, or the rows would not fit memory.
     """
-    flags = replace(flags or Flags(), max_model_len=max(axes.max_model_lens, default=1))
-    if flags.engine not in ("vllm", "aphrodite"):
-        raise InputError("sweeps know vLLM's block pool only", field="engine", value=flags.engine)
-    query = canonical_query(model, flags, hardware or Hardware())
-    return kv_sweep(query, json.dumps(axes.canonical()), lengths.canonical_json())
+    import polars as pl
+
+    frames = sweep_frames(model, axes, lengths, flags=flags, hardware=hardware)
+    if frames.rows > MAX_ROWS:
+        raise InputError(
+            f"at most {MAX_ROWS:,} are held in memory",
+            field="rows",
+            value=f"{frames.rows:,}",
+            hint="sweep_frames gives them some at a time; planner kv sweep --output writes them",
+        )
+    return pl.concat([pl.DataFrame(frame) for frame in frames], rechunk=False)

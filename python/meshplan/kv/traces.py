@@ -117,6 +117,7 @@ def trace_options(
     trace_block_size: int | None = None,
     skip_bad: int = 0,
     unordered: Literal["reject", "keep"] = "reject",
+    regrid: bool = False,
 ) -> str:
     """Canonical JSON of the reader's options, checked."""
     for field, value, least in (
@@ -134,5 +135,6 @@ def trace_options(
             "trace_block_tokens": trace_block_size,
             "skip_bad": skip_bad,
             "unordered": unordered,
+            "regrid": regrid,
         }
     )

@@ -71,7 +71,7 @@ impl Data {
 }
 
 /// A struct of arrays: one `Data` per declared column, all of one length.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {
     /// Declarations, in order.
     pub columns: Vec<Column>,

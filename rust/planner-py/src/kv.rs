@@ -1,8 +1,10 @@
 //! KV cache: capacity, prefix caches, trace replay.
 
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use planner_core::kv::{fragment, prefix::replay, schedule, size, sweep, trace, transfer};
+use planner_core::table::Table;
 use pyo3::prelude::*;
 
 use crate::errors::CoreResult;
@@ -23,6 +25,14 @@ pub fn kv_replay(py: Python<'_>, path: &str, trace: &str, options: &str) -> Core
         replay::replay(&mut reader, &options, &interrupted)
     })?;
     Ok(serde_json::to_string(&out)?)
+}
+
+/// Groups of layers as vLLM's prefix cache sees them, as JSON.
+#[pyfunction]
+pub fn kv_groups(query: &str) -> CoreResult<String> {
+    let query: size::Query = serde_json::from_str(query)?;
+    query.model.validate()?;
+    Ok(serde_json::to_string(&size::vllm::prefix_groups(&query)?)?)
 }
 
 /// Blocks, tokens and concurrency of an engine: canonical JSON in, report as JSON out.
@@ -70,17 +80,53 @@ pub fn kv_lengths(py: Python<'_>, path: &str, trace: &str) -> CoreResult<String>
     })
 }
 
-/// Every combination of the axes for requests of given lengths, as a frame.
-#[pyfunction]
-pub fn kv_sweep(py: Python<'_>, query: &str, axes: &str, lengths: &str) -> PyResult<Frame> {
-    let table = py.detach(|| -> CoreResult<_> {
-        let query: size::Query = serde_json::from_str(query)?;
-        query.model.validate()?;
-        let axes: sweep::Axes = serde_json::from_str(axes)?;
-        let lengths: fragment::Lengths = serde_json::from_str(lengths)?;
-        Ok(sweep::sweep(&query, &axes, &lengths)?)
-    })?;
-    Frame::new(table)
+/// Every combination of the axes for requests of given lengths, as an iterator of frames of some ten
+/// thousand rows.
+#[pyclass(frozen, module = "meshplan._core")]
+pub struct KvSweep {
+    sweep: Mutex<sweep::Sweep>,
+    rows: u64,
+}
+
+/// Rows of a frame: whole cells up to at least these.
+const FRAME_ROWS: usize = 1 << 16;
+
+#[pymethods]
+impl KvSweep {
+    #[new]
+    fn new(py: Python<'_>, query: &str, axes: &str, lengths: &str) -> CoreResult<Self> {
+        py.detach(|| {
+            let query: size::Query = serde_json::from_str(query)?;
+            query.model.validate()?;
+            let axes: sweep::Axes = serde_json::from_str(axes)?;
+            let lengths: fragment::Lengths = serde_json::from_str(lengths)?;
+            let sweep = sweep::Sweep::new(&query, &axes, &lengths)?;
+            Ok(Self {
+                rows: sweep.rows(),
+                sweep: Mutex::new(sweep),
+            })
+        })
+    }
+
+    /// Rows of all frames.
+    #[getter]
+    const fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    fn __iter__(this: Py<Self>) -> Py<Self> {
+        this
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Frame>> {
+        py.check_signals()?;
+        let mut table = Table::default();
+        let some = py.detach(|| -> CoreResult<bool> {
+            let mut sweep = self.sweep.lock().unwrap_or_else(PoisonError::into_inner);
+            Ok(sweep.fill(&mut table, FRAME_ROWS)?)
+        })?;
+        some.then(|| Frame::new(table)).transpose()
+    }
 }
 
 /// Waste of a block size over lengths, as JSON.
@@ -88,6 +134,7 @@ pub fn kv_sweep(py: Python<'_>, query: &str, axes: &str, lengths: &str) -> PyRes
 pub fn kv_waste(py: Python<'_>, lengths: &str, block_tokens: u64) -> CoreResult<String> {
     py.detach(|| {
         let lengths: fragment::Lengths = serde_json::from_str(lengths)?;
+        lengths.check()?;
         Ok(serde_json::to_string(&lengths.waste(block_tokens.max(1)))?)
     })
 }

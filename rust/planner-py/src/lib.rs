@@ -41,7 +41,9 @@ mod _core {
     use crate::question::{explain, training_columns};
 
     #[pymodule_export]
-    use crate::kv::{kv_lengths, kv_replay, kv_schedule, kv_size, kv_sweep, kv_transfer, kv_waste};
+    use crate::kv::{
+        KvSweep, kv_groups, kv_lengths, kv_replay, kv_schedule, kv_size, kv_transfer, kv_waste,
+    };
     #[pymodule_export]
     use crate::training::{Jobs, chunk_sizes};
 

@@ -85,7 +85,9 @@ def parse_capacities(texts: list[str]) -> list[int | None]:
 def replay(
     trace: Trace,
     format: FormatOption = None,  # noqa: A002 - the option's name
-    block_size: Annotated[int, typer.Option(help="Tokens in a KV block.")] = 512,
+    block_size: Annotated[
+        int | None, typer.Option(help="Tokens in a KV block (512, or the engine's for a model).")
+    ] = None,
     capacity: Annotated[
         list[str] | None, typer.Option(help="Pools, blocks: 1000,3000,inf (default: inf).")
     ] = None,
@@ -96,15 +98,26 @@ def replay(
     trace_block_size: TraceBlock = None,
     skip_bad: SkipBad = 0,
     unordered: Unordered = UnorderedName.reject,
+    model: Annotated[
+        str | None, typer.Option(help="Preset, config.json or folder: its layers share the pool.")
+    ] = None,
+    engine_version: Annotated[str | None, typer.Option(help="vLLM version.")] = None,
+    tp: Annotated[int, typer.Option(help="Tensor-parallel ranks of the model.")] = 1,
+    kv_dtype: Annotated[str, typer.Option(help="Cache format of the model.")] = "auto",
+    max_num_batched_tokens: Annotated[
+        int | None, typer.Option(help="Tokens of a prompt computed at once (8192).")
+    ] = None,
     plot: Plot = None,
     json: Json = False,
 ) -> None:
     """Replay a trace through prefix caches: hits at given capacities, or at all of them.
 
     The order of the file is kept; blocks of answers are not cached. `lru` frees a request's tail
-    before its head, as vLLM does.
+    before its head, as vLLM does. With `--model` each group of its layers (full, windowed, states)
+    has blocks of its own in the pool, and a hit is a prefix that all of them accept.
     """
     from meshplan.kv.replay import replay as run
+    from meshplan.kv.size import Flags
 
     capacities = parse_capacities(capacity or [])
     result = run(
@@ -119,6 +132,13 @@ def replay(
         trace_block_size=trace_block_size,
         skip_bad=skip_bad,
         unordered=unordered.value,
+        model=model,
+        flags=Flags(
+            engine_version=engine_version,
+            tensor_parallel=tp,
+            kv_dtype=kv_dtype,
+            max_num_batched_tokens=max_num_batched_tokens,
+        ),
     )
     _talk(result)
     if plot is not None:
@@ -159,6 +179,9 @@ def _print(result: Replay, *, curve: bool) -> None:
         f"{result.requests:,} requests, {result.prompt_tokens:,} prompt tokens, "
         f"{result.total_blocks:,} blocks, {result.unique_blocks:,} distinct"
     )
+    for group in result.groups:
+        more = ", ".join(f"{name} {group[name]:,}" for name in ("window", "chunk") if name in group)
+        print(f"group {group['kind']}: blocks of {group['block_tokens']}{more and ', ' + more}")
     rows = [
         [
             "unbounded" if p.capacity_blocks is None else f"{p.capacity_blocks:,}",

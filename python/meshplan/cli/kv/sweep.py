@@ -14,7 +14,7 @@ from meshplan.errors import InputError
 from meshplan.units import UnitError, parse_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import polars as pl
 
@@ -67,8 +67,7 @@ def sweep(
 
     from meshplan import output as files
     from meshplan.kv.size import Flags, Hardware
-    from meshplan.kv.sweep import Axes
-    from meshplan.kv.sweep import sweep as run
+    from meshplan.kv.sweep import MAX_ROWS, Axes, sweep_frames
 
     if output is not None:
         files.check(output)
@@ -95,18 +94,38 @@ def sweep(
     )
     flags = Flags(max_num_seqs=max_num_seqs, engine_version=engine_version)
     requests = _lengths(lengths, lengths_from, format, skip_bad)
-    frame = run(model, axes, requests, flags=flags, hardware=hardware)
+    frames = sweep_frames(model, axes, requests, flags=flags, hardware=hardware)
+    if json and frames.rows > MAX_ROWS // 100:
+        rule = f"--json prints at most {MAX_ROWS // 100:,} rows"
+        hint = "--output rows.parquet keeps all"
+        raise InputError(rule, field="rows", value=f"{frames.rows:,}", hint=hint)
+    head: list[pl.DataFrame] = []
+    firsts: list[pl.DataFrame] = []
+
+    def watched() -> Iterator[pl.DataFrame]:
+        """Frames on their way, of which what is shown is kept."""
+        for frame in frames:
+            rows = pl.DataFrame(frame)
+            if json or not head:
+                head.append(rows)
+            if plot is not None:
+                firsts.append(rows.group_by("block_tokens", maintain_order=True).first())
+            yield rows
+
     if output is not None:
-        files.write([frame], output)
-    rows = pl.DataFrame(frame)
+        files.write(watched(), output)
+    else:
+        for _ in watched():
+            if not json and plot is None:
+                break
     if plot is not None:
         from meshplan.kv.plot import plot_waste, save
 
-        save(plot_waste(rows), plot)
+        save(plot_waste(pl.concat(firsts)), plot)
     if json:
-        print_json({"rows": len(rows), "points": rows.to_dicts()})
+        print_json({"rows": frames.rows, "points": pl.concat(head).to_dicts()})
     else:
-        _print(rows)
+        _print(head[0], frames.rows)
 
 
 def _lengths(text: str | None, trace: Path | None, form: FormatOption, skip_bad: int) -> Lengths:
@@ -139,10 +158,10 @@ SHOWN = {
 MOST_ROWS = 60
 
 
-def _print(rows: pl.DataFrame) -> None:
-    print(f"{len(rows):,} combinations")
+def _print(rows: pl.DataFrame, total: int) -> None:
+    print(f"{total:,} combinations")
     shown = rows.head(MOST_ROWS).select(list(SHOWN)).iter_rows()
     table = [[f"{v:.4g}" if isinstance(v, float) else str(v) for v in row] for row in shown]
     print_columns(list(SHOWN.values()), table)
-    if len(rows) > MOST_ROWS:
-        print(f"… {len(rows) - MOST_ROWS:,} more; --output rows.parquet keeps all")
+    if total > MOST_ROWS:
+        print(f"… {total - MOST_ROWS:,} more; --output rows.parquet keeps all")

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::trace::{Reader, Request};
-use crate::error::Result;
+use super::trace::{MAX_TOKENS, Reader, Request};
+use crate::error::{Error, Result};
 
 /// Lengths of requests, each with its number of occurrences.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -67,6 +67,26 @@ impl Lengths {
         self.rows.iter().map(|r| r.2).sum()
     }
 
+    /// Whether sums over the requests make sense and fit their integers.
+    ///
+    /// # Errors
+    /// No request, too many, a prompt of no token or a length beyond [`MAX_TOKENS`].
+    pub fn check(&self) -> Result<()> {
+        let requests = self.rows.iter().fold(0u64, |n, r| n.saturating_add(r.2));
+        if requests == 0 || requests > 1 << 31 {
+            let rule = "at least one request and at most 2^31";
+            return Err(Error::field("lengths", requests, rule));
+        }
+        let bad = |(p, o, _): &&(u64, u64, u64)| *p == 0 || *p > MAX_TOKENS || *o > MAX_TOKENS;
+        match self.rows.iter().find(bad) {
+            None => Ok(()),
+            Some((p, o, _)) => {
+                let rule = "prompts of at least 1 token, lengths of at most 2^31";
+                Err(Error::field("lengths", format!("{p},{o}"), rule))
+            }
+        }
+    }
+
     /// Mean of prompt and answer together, tokens.
     #[must_use]
     pub fn mean_tokens(&self) -> f64 {
@@ -109,15 +129,26 @@ impl Lengths {
         Self { rows }
     }
 
+    /// Requests by wasted slots, ascending: counted where the block is short, else sorted.
+    fn by_waste(&self, block: u64) -> Vec<(u64, u64)> {
+        let wasted = |p: &u64, o: &u64| waste_tokens(p + o, block);
+        if block > 1 << 16 {
+            let each = self.rows.iter().map(|(p, o, n)| (wasted(p, o), *n));
+            let mut sorted: Vec<(u64, u64)> = each.collect();
+            sorted.sort_unstable();
+            return sorted;
+        }
+        let mut counts = vec![0; block as usize];
+        for (p, o, n) in &self.rows {
+            counts[wasted(p, o) as usize] += n;
+        }
+        (0..).zip(counts).filter(|(_, n)| *n > 0).collect()
+    }
+
     /// Waste at the end of the requests, prompt and answer in full.
     #[must_use]
     pub fn waste(&self, block: u64) -> Waste {
-        let mut by_waste: Vec<(u64, u64)> = self
-            .rows
-            .iter()
-            .map(|(p, o, n)| (waste_tokens(p + o, block), *n))
-            .collect();
-        by_waste.sort_unstable();
+        let by_waste = self.by_waste(block);
         let requests = self.requests();
         let at = |share: f64| {
             let wanted = (share * requests as f64).ceil() as u64;
@@ -129,11 +160,8 @@ impl Lengths {
             found.map_or(0, |(w, _)| *w)
         };
         let wasted: u64 = by_waste.iter().map(|(w, n)| w * n).sum();
-        let allocated: u64 = self
-            .rows
-            .iter()
-            .map(|(p, o, n)| (p + o).next_multiple_of(block) * n)
-            .sum();
+        let tokens: u64 = self.rows.iter().map(|(p, o, n)| (p + o) * n).sum();
+        let allocated = tokens + wasted;
         Waste {
             allocated_tokens: allocated,
             wasted_tokens: wasted,

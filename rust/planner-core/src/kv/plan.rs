@@ -67,6 +67,12 @@ pub const fn state_block_tokens(state_bytes: u64, token_bytes: u64, align: u64) 
 }
 
 impl Rules {
+    /// The same for another longest request.
+    #[must_use]
+    pub const fn of_length(&self, max_len: u64) -> Self {
+        Self { max_len, ..*self }
+    }
+
     /// Blocks of the longest request in a layer or group of one class.
     #[must_use]
     pub fn blocks(&self, class: Class, block: u64) -> u64 {

@@ -6,47 +6,82 @@
 //! its blocks moved to the top, tail first.
 //!
 //! A block's position is one plus the number of blocks used after it. Times of last use are a
-//! bitmap; a Fenwick tree counts its 64-bit words. Blocks of one old request have consecutive
-//! times, so the position of the next is one more than that of the last: a query per run, not per
-//! block. (Mattson, Gecsei, Slutz, Traiger 1970; Fenwick 1994.)
+//! bitmap ([`Recency`](super::recency)); a Fenwick tree counts its 64-bit words. Blocks of one old
+//! request have consecutive times, so their positions follow each other: a query, and two entries of
+//! the differences of the histogram, per run and not per block. (Mattson, Gecsei, Slutz, Traiger
+//! 1970; Fenwick 1994.)
+//!
+//! Only hit blocks are counted at every capacity. Tokens, requests and evictions are counted at the
+//! capacities that were asked for.
+
+use super::recency::{Along, Recency, Run};
 
 /// All-capacity replay.
 ///
 /// ```
-/// use planner_core::kv::prefix::Curve;
-/// let mut curve = Curve::new();
-/// curve.request(&[1, 2, 3], 3, |_| 16);
-/// curve.request(&[9], 1, |_| 16);
-/// curve.request(&[1, 2, 3], 3, |_| 16);
+/// use planner_core::kv::prefix::{Counted, Curve};
+/// let mut curve = Curve::new(&[2]);
+/// curve.request(&[1, 2, 3], Counted::ALL);
+/// curve.request(&[9], Counted::ALL);
+/// curve.request(&[1, 2, 3], Counted { whole: 2, ..Counted::ALL });
 /// let hits = curve.finish();
 /// // 9 is on top, then 1, 2, 3: capacity 2 finds 1, capacity 4 all three.
 /// assert_eq!(hits.hit_blocks, [0, 1, 2, 3]);
+/// assert_eq!(hits.marks[0].requests_with_hit, 1);
 /// ```
 pub struct Curve {
-    /// Time of last use by block, 0: never.
-    last: Vec<u32>,
-    /// Block by time.
-    log: Vec<u32>,
-    live: Vec<u64>,
+    uses: Recency,
     tree: Vec<u32>,
-    unique: u32,
-    blocks_at: Vec<u64>,
-    tokens_at: Vec<u64>,
-    requests_at: Vec<u64>,
-    beyond_at: Vec<u64>,
+    /// Blocks seen: all of them are live.
+    unique: usize,
+    /// Differences of the histogram of hits over stack positions.
+    steps: Vec<u64>,
+    capacities: Vec<u64>,
+    marks: Vec<Mark>,
+    runs: Vec<Run>,
 }
 
-/// The hit curve; entry `c − 1` belongs to a capacity of `c` blocks.
+/// Which blocks of a request count, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counted {
+    /// Hits that the request may count: at most the first so many blocks.
+    pub max_hits: usize,
+    /// Blocks at its start that are full of its tokens.
+    pub whole: usize,
+    /// Slots of block `whole` that hold no token of the request; blocks behind it hold none at all.
+    pub empty_slots: u64,
+    /// Tokens in a block.
+    pub block_tokens: u64,
+}
+
+impl Counted {
+    /// Every block counts and is full.
+    pub const ALL: Self = Self {
+        max_hits: usize::MAX,
+        whole: usize::MAX,
+        empty_slots: 0,
+        block_tokens: 1,
+    };
+}
+
+/// What is counted at one capacity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mark {
+    /// Slots of hit blocks that hold no token of the request that hit them.
+    pub empty_slots: u64,
+    /// Requests with at least one hit block.
+    pub requests_with_hit: u64,
+    /// Blocks that were in the pool but beyond the hits that a request may count.
+    pub present_blocks: u64,
+}
+
+/// The hit curve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HitCurve {
-    /// Hit blocks.
+    /// Hit blocks; entry `c − 1` belongs to a capacity of `c` blocks, up to the deepest hit.
     pub hit_blocks: Vec<u64>,
-    /// Hit tokens.
-    pub hit_tokens: Vec<u64>,
-    /// Requests with at least one hit block.
-    pub requests_with_hit: Vec<u64>,
-    /// Blocks that were in the pool but beyond the hits that a request may count.
-    pub present_blocks: Vec<u64>,
+    /// Counts at the capacities that were asked for, in their order.
+    pub marks: Vec<Mark>,
 }
 
 impl HitCurve {
@@ -63,183 +98,109 @@ impl HitCurve {
     }
 }
 
-const MIN_WORDS: usize = 1 << 10;
-
-impl Default for Curve {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Curve {
-    /// Nothing seen yet.
+    /// Nothing seen yet; tokens, requests and evictions are counted at `capacities`.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn new(capacities: &[u64]) -> Self {
+        let uses = Recency::new(Along::Falling);
         Self {
-            last: Vec::new(),
-            log: vec![0],
-            live: vec![0; MIN_WORDS],
-            tree: vec![0; MIN_WORDS + 1],
+            tree: vec![0; uses.words().len() + 1],
+            uses,
             unique: 0,
-            blocks_at: vec![0],
-            tokens_at: vec![0],
-            requests_at: vec![0],
-            beyond_at: vec![0],
+            steps: Vec::new(),
+            capacities: capacities.to_vec(),
+            marks: vec![Mark::default(); capacities.len()],
+            runs: Vec::new(),
         }
     }
 
-    /// Runs a request; at most the first `max_hits` blocks count as hits, `tokens(i)` is what block
-    /// `i` holds.
-    pub fn request(&mut self, ids: &[u32], max_hits: usize, tokens: impl Fn(usize) -> u64) {
-        self.make_room(ids);
-        self.count(ids, max_hits, tokens);
-        self.remove(ids);
-        self.push(ids);
+    /// Forgets everything but the capacities, and keeps the memory.
+    pub fn clear(&mut self) {
+        self.uses.clear();
+        self.tree.fill(0);
+        self.steps.clear();
+        self.marks.fill(Mark::default());
+        self.unique = 0;
     }
 
-    /// Adds the request's hits to the histograms over stack positions.
-    fn count(&mut self, ids: &[u32], max_hits: usize, tokens: impl Fn(usize) -> u64) {
-        let (mut before, mut position, mut deepest) = (0, 0, 0);
-        for (i, id) in ids.iter().enumerate() {
-            let time = self.last[*id as usize];
-            if time == 0 {
+    /// Runs a request over its blocks (numbers from [`super::Intern`]).
+    pub fn request(&mut self, ids: &[u32], counted: Counted) {
+        if self.uses.make_room(ids) {
+            self.rebuild();
+        }
+        self.count(ids, counted);
+        let (tree, mut kept) = (&mut self.tree, 0);
+        for run in &self.runs {
+            self.uses.clear_run(*run, |word, n| {
+                kept += n as usize;
+                add(tree, word, n.wrapping_neg());
+            });
+        }
+        let pushed = self.uses.push(ids, |word, n| add(tree, word, n));
+        self.unique += pushed - kept;
+    }
+
+    /// Adds the request's hits to the histogram and keeps its runs.
+    fn count(&mut self, ids: &[u32], counted: Counted) {
+        let plain = counted.max_hits.min(counted.whole);
+        let (mut found, mut deepest) = (0, 0);
+        let mut runs = std::mem::take(&mut self.runs);
+        runs.clear();
+        self.uses.runs(ids, |first, run| {
+            runs.push(run);
+            if first != found {
                 return;
             }
-            position = if i > 0 && time + 1 == before {
-                position + 1
-            } else {
-                self.position(time)
-            };
-            before = time;
-            deepest = position.max(deepest);
-            if i >= max_hits {
-                self.beyond_at[deepest] += 1;
-                continue;
+            found += run.high - run.low + 1;
+            // Positions of the run: top, top + 1, …
+            let top = position(self.uses.words(), &self.tree, self.unique, run.high);
+            let mut whole = first;
+            if first < plain {
+                whole = found.min(plain);
+                let n = whole - first;
+                // Those above the deepest so far are found with it.
+                let held = (deepest + 1usize).saturating_sub(top).min(n);
+                steps(&mut self.steps, deepest..deepest + 1, held as u64);
+                steps(&mut self.steps, top + held..top + n, 1);
             }
-            self.blocks_at[deepest] += 1;
-            self.tokens_at[deepest] += tokens(i);
-            if i == 0 {
-                self.requests_at[deepest] += 1;
+            if first == 0 && counted.max_hits > 0 {
+                mark(&self.capacities, &mut self.marks, top, |m| {
+                    m.requests_with_hit += 1;
+                });
             }
-        }
-    }
-
-    /// One plus the number of live times after `time`.
-    #[inline]
-    fn position(&self, time: u32) -> usize {
-        let (word, bit) = (time as usize / 64, time % 64);
-        let mut upto = (self.live[word] & (u64::MAX >> (63 - bit))).count_ones();
-        let mut node = word;
-        while node > 0 {
-            upto += self.tree[node];
-            node &= node - 1;
-        }
-        (self.unique - upto) as usize + 1
-    }
-
-    /// Takes the request's earlier uses out, one tree update per word.
-    fn remove(&mut self, ids: &[u32]) {
-        let (mut word, mut taken) = (0, 0u32);
-        for id in ids {
-            let time = std::mem::take(&mut self.last[*id as usize]) as usize;
-            if time == 0 {
-                continue;
+            for i in whole..found {
+                let depth = deepest.max(top + i - first);
+                if i >= counted.max_hits {
+                    mark(&self.capacities, &mut self.marks, depth, |m| {
+                        m.present_blocks += 1;
+                    });
+                    continue;
+                }
+                steps(&mut self.steps, depth..depth + 1, 1);
+                let empty = if i == counted.whole {
+                    counted.empty_slots
+                } else {
+                    counted.block_tokens
+                };
+                mark(&self.capacities, &mut self.marks, depth, |m| {
+                    m.empty_slots += empty;
+                });
             }
-            if time / 64 != word {
-                self.add(word, taken.wrapping_neg());
-                (word, taken) = (time / 64, 0);
-            }
-            self.live[word] &= !(1 << (time % 64));
-            self.unique -= 1;
-            taken += 1;
-        }
-        self.add(word, taken.wrapping_neg());
-    }
-
-    /// Puts the request on top, tail first.
-    fn push(&mut self, ids: &[u32]) {
-        let (mut word, mut put) = (self.log.len() / 64, 0);
-        for id in ids.iter().rev() {
-            let time = self.log.len();
-            let last = &mut self.last[*id as usize];
-            if *last != 0 {
-                continue;
-            }
-            *last = time as u32;
-            self.log.push(*id);
-            if time / 64 != word {
-                self.add(word, put);
-                (word, put) = (time / 64, 0);
-            }
-            self.live[word] |= 1 << (time % 64);
-            put += 1;
-            self.unique += 1;
-        }
-        self.add(word, put);
-    }
-
-    /// Adds to the count of a word, modulo 2³².
-    #[inline]
-    fn add(&mut self, word: usize, count: u32) {
-        if count == 0 {
-            return;
-        }
-        let mut node = word + 1;
-        while node < self.tree.len() {
-            self.tree[node] = self.tree[node].wrapping_add(count);
-            node += node & node.wrapping_neg();
-        }
-    }
-
-    fn make_room(&mut self, ids: &[u32]) {
-        if self.log.len() + ids.len() > self.live.len() * 64 {
-            self.compact(ids.len());
-        }
-        let top = ids.iter().copied().max().map_or(0, |m| m as usize + 1);
-        if top > self.last.len() {
-            self.last.resize(top.max(self.last.len() * 2), 0);
-        }
-        let positions = self.unique as usize + ids.len() + 1;
-        if positions > self.blocks_at.len() {
-            let size = positions.max(self.blocks_at.len() * 2);
-            self.blocks_at.resize(size, 0);
-            self.tokens_at.resize(size, 0);
-            self.requests_at.resize(size, 0);
-            self.beyond_at.resize(size, 0);
-        }
-    }
-
-    /// Renumbers live times from 1 and doubles the bitmap if more than half of it is live.
-    #[cold]
-    fn compact(&mut self, extra: usize) {
-        let mut old = std::mem::replace(&mut self.log, vec![0]);
-        old.retain({
-            let mut time = 0usize;
-            let live = &self.live;
-            move |_| {
-                let keep = live[time / 64] >> (time % 64) & 1 == 1;
-                time += 1;
-                keep
-            }
+            deepest = deepest.max(top + (found - first) - 1);
         });
-        let words = ((old.len() + extra) * 2)
-            .div_ceil(64)
-            .max(MIN_WORDS)
-            .next_power_of_two();
-        self.live = vec![0; words];
-        self.tree = vec![0; words + 1];
-        for id in old {
-            let time = self.log.len();
-            self.last[id as usize] = time as u32;
-            self.log.push(id);
-            self.live[time / 64] |= 1 << (time % 64);
-        }
-        for word in 0..words {
-            self.tree[word + 1] = self.live[word].count_ones();
-        }
-        for node in 1..=words {
+        self.runs = runs;
+    }
+
+    /// Counts the words of a renumbered bitmap.
+    #[cold]
+    fn rebuild(&mut self) {
+        let words = self.uses.words();
+        self.tree.clear();
+        self.tree.push(0);
+        self.tree.extend(words.iter().map(|w| w.count_ones()));
+        for node in 1..self.tree.len() {
             let parent = node + (node & node.wrapping_neg());
-            if parent <= words {
+            if parent < self.tree.len() {
                 self.tree[parent] += self.tree[node];
             }
         }
@@ -247,29 +208,84 @@ impl Curve {
 
     /// Distinct blocks seen.
     #[must_use]
-    pub fn unique(&self) -> u32 {
-        self.unique
+    pub fn unique(&self) -> u64 {
+        self.unique as u64
     }
 
-    /// Hits at every capacity from 1 to the number of distinct blocks.
+    /// Hits at every capacity from 1 to the deepest hit.
     #[must_use]
     pub fn finish(&self) -> HitCurve {
-        let cumulative = |at: &[u64]| {
-            let mut sum = 0;
-            let capacities = 1..=self.unique as usize;
-            capacities
-                .map(|c| {
-                    sum += at.get(c).copied().unwrap_or(0);
-                    sum
-                })
-                .collect()
-        };
-        HitCurve {
-            hit_blocks: cumulative(&self.blocks_at),
-            hit_tokens: cumulative(&self.tokens_at),
-            requests_with_hit: cumulative(&self.requests_at),
-            present_blocks: cumulative(&self.beyond_at),
-        }
+        hits(self.steps.clone(), self.marks.clone())
+    }
+
+    /// The same at the end, in the memory of the histogram.
+    #[must_use]
+    pub fn into_hits(self) -> HitCurve {
+        hits(self.steps, self.marks)
+    }
+}
+
+/// Sums differences to a histogram, and the histogram to hits at each capacity.
+fn hits(mut steps: Vec<u64>, marks: Vec<Mark>) -> HitCurve {
+    steps.pop();
+    let (mut level, mut sum) = (0u64, 0u64);
+    for step in &mut steps {
+        level = level.wrapping_add(*step);
+        sum += level;
+        *step = sum;
+    }
+    HitCurve {
+        hit_blocks: steps,
+        marks,
+    }
+}
+
+/// One plus the number of live times after `time`.
+#[inline]
+fn position(words: &[u64], tree: &[u32], live: usize, time: usize) -> usize {
+    let mut node = time / 64;
+    let mut upto = (words[node] & (u64::MAX >> (63 - time % 64))).count_ones();
+    while node > 0 {
+        upto = upto.wrapping_add(tree[node]);
+        node &= node - 1;
+    }
+    live - upto as usize + 1
+}
+
+/// Adds to the count of a word, modulo 2³².
+#[inline]
+fn add(tree: &mut [u32], word: usize, count: u32) {
+    let mut node = word + 1;
+    while node < tree.len() {
+        tree[node] = tree[node].wrapping_add(count);
+        node += node & node.wrapping_neg();
+    }
+}
+
+/// Adds `count` to each depth of a range, as differences modulo 2⁶⁴.
+#[inline]
+fn steps(differences: &mut Vec<u64>, depths: std::ops::Range<usize>, count: u64) {
+    if depths.is_empty() || count == 0 {
+        return;
+    }
+    // Entry 0 belongs to a depth of one.
+    let (start, end) = (depths.start - 1, depths.end - 1);
+    if end >= differences.len() {
+        differences.resize(end + 1, 0);
+    }
+    differences[start] = differences[start].wrapping_add(count);
+    differences[end] = differences[end].wrapping_sub(count);
+}
+
+/// Counts something at every asked capacity of at least `depth` blocks.
+#[inline]
+fn mark(capacities: &[u64], marks: &mut [Mark], depth: usize, mut count: impl FnMut(&mut Mark)) {
+    for (_, m) in capacities
+        .iter()
+        .zip(marks)
+        .filter(|(c, _)| **c >= depth as u64)
+    {
+        count(m);
     }
 }
 

@@ -1,7 +1,10 @@
 //! The longest prefix hit of a model with several kinds of layers (vLLM `kv_cache_coordinator`).
 
+use serde::{Deserialize, Serialize};
+
 /// One group of layers with its own blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Group {
     /// Every block of the prefix must be cached.
     Full {
@@ -14,6 +17,13 @@ pub enum Group {
         block_tokens: u64,
         /// Keys that a query sees, W.
         window: u64,
+    },
+    /// Only blocks of the chunk that the hit ends in must be cached.
+    Chunk {
+        /// Tokens in a block.
+        block_tokens: u64,
+        /// Tokens of a chunk, C.
+        chunk: u64,
     },
     /// Only the state at the hit's end must be cached.
     State {
@@ -29,19 +39,27 @@ impl Group {
         match self {
             Self::Full { block_tokens }
             | Self::Window { block_tokens, .. }
+            | Self::Chunk { block_tokens, .. }
             | Self::State { block_tokens } => block_tokens,
         }
     }
 
-    /// Blocks that must be cached at the end of a hit.
-    const fn needed(self) -> usize {
+    /// Index of the first block that a request needs once `computed` tokens are done; all before it
+    /// are given back.
+    #[must_use]
+    pub const fn first_needed(self, computed: u64) -> u64 {
         match self {
-            Self::Full { .. } => usize::MAX,
+            Self::Full { .. } => 0,
+            // The next token sees itself and W − 1 before it.
             Self::Window {
                 block_tokens,
                 window,
-            } => window.saturating_sub(1).div_ceil(block_tokens) as usize,
-            Self::State { .. } => 1,
+            } => (computed + 1).saturating_sub(window) / block_tokens,
+            Self::Chunk {
+                block_tokens,
+                chunk,
+            } => computed / chunk * chunk / block_tokens,
+            Self::State { block_tokens } => (computed / block_tokens).saturating_sub(1),
         }
     }
 
@@ -50,9 +68,24 @@ impl Group {
         let blocks = usize::try_from(limit / self.block_tokens())
             .unwrap_or(usize::MAX)
             .min(cached.len());
-        let hit = match self.needed() {
-            usize::MAX => cached[..blocks].iter().take_while(|c| **c).count(),
-            needed => rightmost_run(&cached[..blocks], needed),
+        let run = |from: usize| cached[from..blocks].iter().take_while(|c| **c).count();
+        let hit = match self {
+            Self::Full { .. } => run(0),
+            Self::Window {
+                block_tokens,
+                window,
+            } => {
+                let needed = window.saturating_sub(1).div_ceil(block_tokens);
+                rightmost_run(&cached[..blocks], needed as usize)
+            }
+            Self::Chunk {
+                block_tokens,
+                chunk,
+            } => {
+                let start = (limit / chunk * chunk / block_tokens) as usize;
+                start.min(blocks) + run(start.min(blocks))
+            }
+            Self::State { .. } => rightmost_run(&cached[..blocks], 1),
         };
         hit as u64 * self.block_tokens()
     }
@@ -86,7 +119,7 @@ fn rightmost_run(cached: &[bool], needed: usize) -> usize {
 /// ```
 #[must_use]
 pub fn hit_tokens(groups: &[(Group, Vec<bool>)], prompt_tokens: u64) -> u64 {
-    let step = groups.iter().fold(1, |l, (g, _)| lcm(l, g.block_tokens()));
+    let step = align(groups.iter().map(|(g, _)| *g));
     let mut hit = prompt_tokens.saturating_sub(1) / step * step;
     loop {
         let before = hit;
@@ -97,6 +130,12 @@ pub fn hit_tokens(groups: &[(Group, Vec<bool>)], prompt_tokens: u64) -> u64 {
             return hit;
         }
     }
+}
+
+/// Tokens that hits are multiples of: the least common multiple of all blocks.
+#[must_use]
+pub fn align(groups: impl Iterator<Item = Group>) -> u64 {
+    groups.fold(1, |l, g| lcm(l, g.block_tokens()))
 }
 
 /// Least common multiple.
@@ -142,6 +181,32 @@ mod tests {
             ),
         ];
         assert_eq!(hit_tokens(&groups, 100), 32);
+    }
+
+    #[test]
+    fn a_chunk_looks_at_itself_only() {
+        let chunk = Group::Chunk {
+            block_tokens: 16,
+            chunk: 64,
+        };
+        // A hit of up to 96 tokens ends in the second chunk, whose blocks are 4, 5, …
+        let cached = vec![false, false, false, false, true, true];
+        assert_eq!(hit_tokens(&[(chunk, cached.clone())], 97), 96);
+        assert_eq!(hit_tokens(&[(chunk, cached)], 81), 80);
+        // The chunk before is over: none of its blocks are needed.
+        assert_eq!(hit_tokens(&[(chunk, vec![false; 6])], 97), 64);
+    }
+
+    #[test]
+    fn what_is_given_back() {
+        let window = Group::Window {
+            block_tokens: 16,
+            window: 33,
+        };
+        let needed = [0, 32, 47, 48, 64].map(|n| window.first_needed(n));
+        assert_eq!(needed, [0, 0, 0, 1, 2]);
+        let state = Group::State { block_tokens: 16 };
+        assert_eq!([0, 16, 40, 48].map(|n| state.first_needed(n)), [0, 0, 1, 2]);
     }
 
     #[test]

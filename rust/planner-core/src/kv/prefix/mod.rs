@@ -6,7 +6,8 @@
 //!
 //! * [`Lru`], [`Fifo`]: one capacity, exactly as the engine would do it;
 //! * [`Curve`]: every capacity at once, by stack distances;
-//! * [`hybrid`]: the longest hit that several groups of layers agree on;
+//! * [`hybrid`]: the longest hit that several groups of layers agree on, and [`Layered`], a pool of
+//!   their blocks;
 //! * [`replay`]: a trace through one of them.
 
 mod chain;
@@ -14,13 +15,16 @@ mod curve;
 mod fifo;
 pub mod hybrid;
 mod intern;
+mod layers;
 mod lru;
+mod recency;
 pub mod replay;
 
 pub use chain::Chain;
-pub use curve::{Curve, HitCurve};
+pub use curve::{Counted, Curve, HitCurve, Mark};
 pub use fifo::Fifo;
 pub use intern::Intern;
+pub use layers::{Layered, base_tokens};
 pub use lru::{Lru, Order};
 
 /// Most tokens of a prompt that an identical resend can hit: whole blocks, and at least one token

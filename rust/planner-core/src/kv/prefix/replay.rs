@@ -2,9 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Curve, Fifo, HitCurve, Intern, Lru, Order};
+use super::hybrid::Group;
+use super::{Counted, Curve, HitCurve, Intern, Mark, base_tokens};
 use crate::error::{Error, Result};
 use crate::kv::trace::{Reader, Request};
+
+mod direct;
+
+use direct::{Direct, Shape};
 
 /// Which block goes first when the pool is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +51,19 @@ pub struct Options {
     /// Share of blocks that a sampled curve looks at (SHARDS): 1 is exact.
     #[serde(default = "one")]
     pub sample: f64,
+    /// Groups of layers that share the pool; none: one group that keeps every token.
+    #[serde(default)]
+    pub layers: Option<Layers>,
+}
+
+/// Groups of layers of a model under an engine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Layers {
+    /// Groups, in the engine's order.
+    pub groups: Vec<Group>,
+    /// Tokens of a prompt that are computed at once.
+    pub chunk_tokens: u64,
 }
 
 const fn one() -> f64 {
@@ -102,71 +120,16 @@ pub struct Replay {
     pub curve: Option<Vec<u64>>,
 }
 
-enum Pool {
-    Lru(Lru),
-    Fifo(Fifo),
-}
-
-/// Tallies of one direct pool.
-struct Direct {
-    capacity: u64,
-    pool: Pool,
-    hit_blocks: u64,
-    hit_tokens: u64,
-    with_hit: u64,
-}
-
-impl Direct {
-    fn new(capacity: u64, policy: Policy) -> Self {
-        let pool = match policy {
-            Policy::Lru => Pool::Lru(Lru::new(capacity, Order::TailFirst)),
-            Policy::Naive => Pool::Lru(Lru::new(capacity, Order::HeadFirst)),
-            Policy::Fifo => Pool::Fifo(Fifo::new(capacity)),
-        };
-        Self {
-            capacity,
-            pool,
-            hit_blocks: 0,
-            hit_tokens: 0,
-            with_hit: 0,
-        }
-    }
-
-    fn request(&mut self, ids: &[u32], max_hits: usize, shape: Shape) {
-        let hits = match &mut self.pool {
-            Pool::Lru(p) => p.request(ids, max_hits),
-            Pool::Fifo(p) => p.request(ids, max_hits),
-        } as u64;
-        self.hit_blocks += hits;
-        self.hit_tokens += (hits * shape.block_tokens).min(shape.input_tokens);
-        self.with_hit += u64::from(hits > 0);
-    }
-
-    fn evictions(&self) -> u64 {
-        match &self.pool {
-            Pool::Lru(p) => p.evictions(),
-            Pool::Fifo(p) => p.evictions(),
-        }
-    }
-}
-
-/// Prompt and block of a request, tokens.
-#[derive(Clone, Copy)]
-struct Shape {
-    input_tokens: u64,
-    block_tokens: u64,
-}
-
 /// Replays a whole trace. `stop` is polled every thousand requests.
 ///
 /// # Errors
 /// A bad line, options that make no sense, or an interrupt.
 pub fn replay(reader: &mut Reader, options: &Options, stop: &dyn Fn() -> bool) -> Result<Replay> {
     check(options)?;
-    let mut run = Run::new(options);
+    let mut run = Run::new(options)?;
     let mut request = Request::default();
     while reader.next(&mut request)? {
-        run.request(&request);
+        run.request(&request)?;
         if reader.requests().is_multiple_of(1024) && stop() {
             return Err(Error::Interrupted);
         }
@@ -197,6 +160,31 @@ fn check(options: &Options) -> Result<()> {
             "sampling needs policy lru",
         ));
     }
+    match &options.layers {
+        Some(layers) => check_layers(options, layers),
+        None => Ok(()),
+    }
+}
+
+fn check_layers(options: &Options, layers: &Layers) -> Result<()> {
+    let rule = "with several groups of layers what a request touches depends on what it found";
+    let refuse =
+        |field, value: &str, rest: &str| Err(Error::field(field, value, format!("{rule}: {rest}")));
+    if options.curve || options.sample < 1.0 {
+        return refuse("curve", "asked for", "there is no curve; give capacities");
+    }
+    if options.policy != Policy::Lru || options.ids != Ids::Full {
+        return refuse(
+            "policy",
+            "not the engine's",
+            "only lru with whole blocks is known",
+        );
+    }
+    let base = base_tokens(&layers.groups);
+    if options.block_tokens != base {
+        let rule = format!("the shortest block of the groups is {base} tokens");
+        return Err(Error::field("block_size", options.block_tokens, rule));
+    }
     Ok(())
 }
 
@@ -214,20 +202,26 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(options: &'a Options) -> Self {
-        let exact = |c: &Option<u64>| Direct::new(c.unwrap_or(u64::MAX), options.policy);
+    fn new(options: &'a Options) -> Result<Self> {
+        let exact = |c: &Option<u64>| Direct::new(c.unwrap_or(u64::MAX), options);
         // Every LRU capacity comes out of the curve; the others are replayed one by one.
-        let lru = options.policy == Policy::Lru;
-        Self {
+        let lru = options.policy == Policy::Lru && options.layers.is_none();
+        let bound = |c: &Option<u64>| c.unwrap_or(u64::MAX);
+        let bounds: Vec<u64> = options.capacities.iter().map(bound).collect();
+        Ok(Self {
             options,
             intern: Intern::default(),
             ids: Vec::new(),
             pools: if lru {
                 Vec::new()
             } else {
-                options.capacities.iter().map(exact).collect()
+                options
+                    .capacities
+                    .iter()
+                    .map(exact)
+                    .collect::<Result<_>>()?
             },
-            curve: lru.then(Curve::new),
+            curve: lru.then(|| Curve::new(&bounds)),
             threshold: (options.sample * u64::MAX as f64) as u64,
             lengths_only_blocks: 0,
             out: Replay {
@@ -245,10 +239,10 @@ impl<'a> Run<'a> {
                 curve: None,
             },
             sizes: vec![0; options.capacities.len()],
-        }
+        })
     }
 
-    fn request(&mut self, request: &Request) {
+    fn request(&mut self, request: &Request) -> Result<()> {
         let block = self.options.block_tokens;
         let shape = Shape {
             input_tokens: request.input_tokens,
@@ -269,16 +263,21 @@ impl<'a> Run<'a> {
             } else {
                 blocks.min(found)
             };
-            self.touch(&request.keys[..blocks as usize], shape);
+            self.touch(&request.keys[..blocks as usize], shape)?;
         }
         self.out.total_blocks += blocks;
         self.out.max_request_blocks = self.out.max_request_blocks.max(blocks);
         for (i, capacity) in self.options.capacities.iter().enumerate() {
-            self.sizes[i] += u64::from(capacity.is_some_and(|c| blocks > c));
+            let short = match self.pools.get(i) {
+                Some(pool) => pool.is_short(shape, blocks),
+                None => capacity.is_some_and(|c| blocks > c),
+            };
+            self.sizes[i] += u64::from(short);
         }
+        Ok(())
     }
 
-    fn touch(&mut self, keys: &[u64], shape: Shape) {
+    fn touch(&mut self, keys: &[u64], shape: Shape) -> Result<()> {
         let max_hits = match self.options.ids {
             Ids::All => keys.len(),
             Ids::Full => (shape.input_tokens.saturating_sub(1) / shape.block_tokens) as usize,
@@ -292,30 +291,31 @@ impl<'a> Run<'a> {
                 kept_hits += usize::from(i < max_hits);
             }
         }
+        if let Some(layers) = &self.options.layers {
+            let names = u64::from(self.intern.len()) * layers.groups.len() as u64;
+            if names > u64::from(u32::MAX) {
+                let rule = "at most 2^32 distinct blocks over all groups";
+                return Err(Error::field("blocks", names, rule));
+            }
+        }
         for pool in &mut self.pools {
             pool.request(&self.ids, kept_hits, shape);
         }
         if let Some(curve) = &mut self.curve {
-            let held = |i: usize| {
-                let start = i as u64 * shape.block_tokens;
-                shape
-                    .input_tokens
-                    .saturating_sub(start)
-                    .min(shape.block_tokens)
+            let whole = if sampled {
+                usize::MAX
+            } else {
+                (shape.input_tokens / shape.block_tokens) as usize
             };
-            curve.request(
-                &self.ids,
-                kept_hits,
-                if sampled {
-                    &whole as &dyn Fn(usize) -> u64
-                } else {
-                    &held
-                },
-            );
+            let counted = Counted {
+                max_hits: kept_hits,
+                whole,
+                empty_slots: shape.block_tokens - shape.input_tokens % shape.block_tokens,
+                block_tokens: shape.block_tokens,
+            };
+            curve.request(&self.ids, counted);
         }
-        fn whole(_: usize) -> u64 {
-            1
-        }
+        Ok(())
     }
 
     fn finish(mut self, reader: &Reader) -> Replay {
@@ -331,10 +331,10 @@ impl<'a> Run<'a> {
         if self.options.ids == Ids::All && slots > 0 {
             self.out.prompt_waste_ratio = 1.0 - self.out.prompt_tokens as f64 / slots as f64;
         }
-        let curve = self.curve.take().map(|c| c.finish());
+        let curve = self.curve.take().map(Curve::into_hits);
         for (i, capacity) in self.options.capacities.iter().enumerate() {
             let point = match &curve {
-                Some(curve) => self.point_of(curve, *capacity),
+                Some(curve) => self.point_of(curve, curve.marks[i], *capacity),
                 None => self.point(&self.pools[i], *capacity),
             };
             self.out.points.push(Point {
@@ -358,20 +358,12 @@ impl<'a> Run<'a> {
         scale(HitCurve::at(values, sampled), self.options.sample).min(self.out.total_blocks)
     }
 
-    fn point_of(&self, curve: &HitCurve, capacity: Option<u64>) -> Point {
+    fn point_of(&self, curve: &HitCurve, mark: Mark, capacity: Option<u64>) -> Point {
         let c = capacity.unwrap_or(u64::MAX);
         let hit_blocks = self.hits_at(&curve.hit_blocks, c);
         let sampled = self.options.sample < 1.0;
-        let hit_tokens = if sampled {
-            hit_blocks * self.options.block_tokens
-        } else {
-            HitCurve::at(&curve.hit_tokens, c)
-        };
-        let present = if sampled {
-            0
-        } else {
-            HitCurve::at(&curve.present_blocks, c)
-        };
+        let hit_tokens = hit_blocks * self.options.block_tokens - mark.empty_slots;
+        let present = if sampled { 0 } else { mark.present_blocks };
         let entered = self.out.total_blocks - hit_blocks - present;
         Point {
             capacity_blocks: capacity,
@@ -379,7 +371,7 @@ impl<'a> Run<'a> {
             hit_ratio: ratio(hit_blocks, self.out.total_blocks),
             hit_tokens,
             token_hit_ratio: ratio(hit_tokens, self.out.prompt_tokens),
-            requests_with_hit: HitCurve::at(&curve.requests_with_hit, c),
+            requests_with_hit: mark.requests_with_hit,
             // The cache is closed under prefixes: what was not found came in, and left or stays.
             evictions: entered - entered.min(c.min(self.out.unique_blocks)),
             oversized_requests: 0,

@@ -7,10 +7,10 @@
 use super::{
     GroupReport, LogLines, MambaMode, Query, Report, StageReport, stage_memory, stages, whole,
 };
-use crate::error::Result;
-use crate::kv::fragment::Lengths;
+use crate::error::{Error, Result};
 use crate::kv::layer::{Cache, Class, caches};
-use crate::kv::plan::{Plan, Rules, plan};
+use crate::kv::plan::{self, Plan, Rules, plan};
+use crate::kv::prefix::hybrid as prefix;
 
 /// First version that logs concurrency × length and groups with a slack of 1.5.
 const NEW_LOG: (u32, u32) = (0, 20);
@@ -82,38 +82,24 @@ impl Prepared {
         })
     }
 
+    /// The rules, with the batches of a query.
+    #[must_use]
+    pub fn rules_for(&self, query: &Query) -> Rules {
+        Rules {
+            inflight_tokens: query.batches_in_flight * query.max_batched_tokens,
+            ..self.rules
+        }
+    }
+
     /// Blocks of a request of `len` tokens.
     #[must_use]
     pub fn blocks_of(&self, query: &Query, len: u64) -> u64 {
-        let inflight_tokens = query.batches_in_flight * query.max_batched_tokens;
-        let rules = Rules {
-            max_len: len,
-            inflight_tokens,
-            ..self.rules
-        };
+        let rules = self.rules_for(query).of_length(len);
         self.plan
             .groups
             .iter()
             .map(|g| rules.blocks(g.class, g.block_tokens))
             .sum()
-    }
-
-    /// Mean blocks of requests of the given lengths.
-    #[must_use]
-    pub fn mean_blocks(&self, query: &Query, lengths: &Lengths) -> f64 {
-        let sum: u64 = lengths
-            .rows
-            .iter()
-            .map(|(p, o, n)| self.blocks_of(query, p + o) * n)
-            .sum();
-        sum as f64 / lengths.requests().max(1) as f64
-    }
-
-    /// Whether some group keeps the tokens of a window or chunk only.
-    #[must_use]
-    pub fn has_windows(&self) -> bool {
-        let windowed = |class| matches!(class, Class::Window(_) | Class::Chunk(_));
-        self.plan.groups.iter().any(|g| windowed(g.class))
     }
 
     /// Bytes of a block on each stage.
@@ -124,17 +110,50 @@ impl Prepared {
         let bytes = |own: &Vec<usize>| self.plan.bytes_per_block(|i| own.binary_search(&i).is_ok());
         Ok(held(query)?.iter().map(bytes).collect())
     }
+}
 
-    /// Memory for the cache on each stage, bytes.
-    ///
-    /// # Errors
-    /// As [`Self::stage_bytes`].
-    pub fn memory(&self, query: &Query) -> Result<Vec<f64>> {
-        Ok(stage_memory(query, &held(query)?)?
-            .into_iter()
-            .map(|(bytes, _)| bytes)
-            .collect())
+/// Groups of layers as the prefix cache sees them, in the engine's order.
+///
+/// # Errors
+/// As [`super::size`]; ranks that share the tokens of a request.
+pub fn prefix_groups(query: &Query) -> Result<Vec<prefix::Group>> {
+    let ranks = query.dcp * query.pcp;
+    if ranks > 1 {
+        let rule = "prefix caches under context parallelism are not known";
+        return Err(Error::field("dcp", ranks, rule));
     }
+    let group = |g: &plan::Group| {
+        let block_tokens = g.block_tokens;
+        match g.class {
+            Class::Full | Class::Latent => prefix::Group::Full { block_tokens },
+            Class::Window(window) => prefix::Group::Window {
+                block_tokens,
+                window,
+            },
+            Class::Chunk(chunk) => prefix::Group::Chunk {
+                block_tokens,
+                chunk,
+            },
+            Class::State => prefix::Group::State { block_tokens },
+        }
+    };
+    Ok(Prepared::new(query)?
+        .plan
+        .groups
+        .iter()
+        .map(group)
+        .collect())
+}
+
+/// Memory for the cache on each stage, bytes.
+///
+/// # Errors
+/// As [`Prepared::stage_bytes`].
+pub fn memory(query: &Query) -> Result<Vec<f64>> {
+    Ok(stage_memory(query, &held(query)?)?
+        .into_iter()
+        .map(|(bytes, _)| bytes)
+        .collect())
 }
 
 /// Answers a query for vLLM.

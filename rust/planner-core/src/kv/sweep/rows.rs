@@ -1,8 +1,6 @@
 //! Columns of a sweep, declared and filled.
 
-use super::{BlockPart, Pool};
 use crate::kv::format::KvFormat;
-use crate::kv::size::Query;
 use crate::table::{Column, Data, Table};
 
 /// Columns of the frame.
@@ -140,16 +138,16 @@ pub const COLUMNS: &[Column] = &[
 ];
 
 const STATUS: &[&str] = &["ok", "memory", "context"];
-const FORMATS: &[(KvFormat, &str)] = &[
-    (KvFormat::Fp32, "fp32"),
-    (KvFormat::Bf16, "bf16"),
-    (KvFormat::Fp8, "fp8"),
-    (KvFormat::Int8, "int8"),
-    (KvFormat::Fp8DsMla, "fp8_ds_mla"),
-    (KvFormat::Nvfp4DsMla, "nvfp4_ds_mla"),
-    (KvFormat::Nvfp4, "nvfp4"),
-    (KvFormat::Q8_0, "q8_0"),
-    (KvFormat::Q4_0, "q4_0"),
+const FORMATS: &[KvFormat] = &[
+    KvFormat::Fp32,
+    KvFormat::Bf16,
+    KvFormat::Fp8,
+    KvFormat::Int8,
+    KvFormat::Fp8DsMla,
+    KvFormat::Nvfp4DsMla,
+    KvFormat::Nvfp4,
+    KvFormat::Q8_0,
+    KvFormat::Q4_0,
 ];
 const FORMAT_NAMES: &[&str] = &[
     "fp32",
@@ -163,128 +161,132 @@ const FORMAT_NAMES: &[&str] = &[
     "q4_0",
 ];
 
-/// What does not vary with the prefix.
-pub(super) struct Fixed<'a> {
-    pub query: &'a Query,
-    pub share: f64,
-    pub max_len: u64,
-    pub chunk: u64,
+/// Values of a column over the rows of a cell: lengths × prefixes, prefixes fastest.
+pub(super) enum Values<'a> {
+    /// The same small count in every row.
+    Count(u64),
+    /// The same large count.
+    Whole(u64),
+    /// The same real number.
+    Real(f64),
+    /// The same name.
+    Code(u8),
+    /// A name by length.
+    CodeByLength(&'a [u8]),
+    /// A small count by length.
+    CountByLength(&'a [u32]),
+    /// A large count by length.
+    WholeByLength(&'a [u64]),
+    /// A real number by length.
+    RealByLength(&'a [f64]),
+    /// A small count by prefix.
+    CountByPrefix(&'a [u32]),
+    /// A real number by prefix.
+    RealByPrefix(&'a [f64]),
 }
 
-/// Columns under construction, in the order of [`COLUMNS`].
-pub(super) struct Rows {
-    whole: [Vec<u64>; 15],
-    real: [Vec<f64>; 9],
-    format: Vec<u8>,
-    status: Vec<u8>,
+/// Lengths and prefixes of a cell.
+#[derive(Clone, Copy)]
+pub(super) struct Cell {
+    pub lengths: usize,
+    pub prefixes: usize,
 }
 
-impl Rows {
-    pub(super) fn with_capacity(rows: usize) -> Self {
-        Self {
-            whole: std::array::from_fn(|_| Vec::with_capacity(rows)),
-            real: std::array::from_fn(|_| Vec::with_capacity(rows)),
-            format: Vec::with_capacity(rows),
-            status: Vec::with_capacity(rows),
+/// An empty table of [`COLUMNS`].
+pub(super) fn empty() -> Table {
+    const WHOLE: [&str; 6] = [
+        "block_tokens",
+        "num_blocks",
+        "blocks_per_request",
+        "block_table_bytes",
+        "page_bytes",
+        "bytes_per_block",
+    ];
+    let data = |column: &Column| match (column.name, column.unit) {
+        ("kv_format", _) => name(FORMAT_NAMES),
+        ("status", _) => name(STATUS),
+        (name, _) if WHOLE.contains(&name) => Data::U64(Vec::new()),
+        ("tp" | "pp" | "dcp", _) => Data::U32(Vec::new()),
+        (name, "tokens") if name != "waste_mean_tokens" => Data::U32(Vec::new()),
+        _ => Data::F64(Vec::new()),
+    };
+    Table {
+        columns: COLUMNS.to_vec(),
+        data: COLUMNS.iter().map(data).collect(),
+    }
+}
+
+fn name(names: &'static [&'static str]) -> Data {
+    Data::Name {
+        codes: Vec::new(),
+        names,
+    }
+}
+
+/// Code of a format.
+pub(super) fn code(format: KvFormat) -> u8 {
+    FORMATS.iter().position(|f| *f == format).unwrap_or(0) as u8
+}
+
+/// Empties a table and keeps its memory.
+pub(super) fn clear(table: &mut Table) {
+    for data in &mut table.data {
+        match data {
+            Data::U32(v) => v.clear(),
+            Data::U64(v) => v.clear(),
+            Data::F64(v) => v.clear(),
+            Data::Bool(v) => v.clear(),
+            Data::Name { codes, .. } => codes.clear(),
+            Data::Text(v) => v.clear(),
         }
     }
+}
 
-    #[inline]
-    pub(super) fn push(
-        &mut self,
-        fixed: &Fixed<'_>,
-        pool: &Pool,
-        part: &BlockPart,
-        prefix: u64,
-        i: usize,
-        chunks: f64,
-    ) {
-        let (query, waste) = (fixed.query, &part.waste);
-        let (saved, shared) = part.saved[i];
-        let shared = (shared as f64).min((pool.mean_need - 1.0).max(0.0));
-        let own = (pool.mean_need - shared).max(1.0);
-        let free = (pool.num_blocks as f64 - shared).max(0.0);
-        let mean = if pool.status == 2 { 0.0 } else { free / own };
-        let running = mean.min(query.max_seqs as f64);
-        let full = if pool.need == 0 {
-            0.0
-        } else {
-            pool.num_blocks as f64 / pool.need as f64
-        };
-        let tables =
-            4 * query.max_seqs * fixed.max_len.div_ceil(pool.block_tokens.max(1)) * pool.groups;
-        let whole = [
-            pool.block_tokens,
-            query.tp,
-            query.pp,
-            query.dcp,
-            fixed.max_len,
-            fixed.chunk,
-            prefix,
-            pool.num_blocks,
-            pool.need,
-            waste.p50_tokens,
-            waste.p99_tokens,
-            waste.worst_tokens,
-            tables,
-            pool.page_bytes,
-            pool.bytes_per_block,
-        ];
-        let real = [
-            fixed.share,
-            full,
-            mean,
-            waste.mean_tokens,
-            waste.ratio,
-            waste.closed_ratio,
-            saved,
-            chunks,
-            running * pool.mean_need,
-        ];
-        for (column, value) in self.whole.iter_mut().zip(whole) {
-            column.push(value);
+/// Makes room for as many rows in an empty table.
+pub(super) fn reserve(table: &mut Table, rows: usize) {
+    for data in &mut table.data {
+        match data {
+            Data::U32(v) => v.reserve(rows),
+            Data::U64(v) => v.reserve(rows),
+            Data::F64(v) => v.reserve(rows),
+            Data::Bool(v) => v.reserve(rows),
+            Data::Name { codes, .. } => codes.reserve(rows),
+            Data::Text(v) => v.reserve(rows),
         }
-        for (column, value) in self.real.iter_mut().zip(real) {
-            column.push(value);
-        }
-        let code = FORMATS
-            .iter()
-            .position(|(f, _)| *f == query.kv_format)
-            .unwrap_or(0);
-        self.format.push(code as u8);
-        self.status.push(pool.status);
     }
+}
 
-    pub(super) fn table(self) -> Table {
-        let mut whole = self.whole.into_iter().map(Data::U64);
-        let mut real = self.real.into_iter().map(Data::F64);
-        let (mut format, mut status) = (Some(self.format), Some(self.status));
-        let reals = [
-            "share_ratio",
-            "full_concurrency",
-            "mean_concurrency",
-            "waste_mean_tokens",
-            "waste_ratio",
-            "waste_closed_ratio",
-            "saved_prefill_ratio",
-            "prefill_chunks",
-            "lookups_per_step",
-        ];
-        let take = |column: &Column| match column.name {
-            "kv_format" => Data::Name {
-                codes: format.take().unwrap_or_default(),
-                names: FORMAT_NAMES,
-            },
-            "status" => Data::Name {
-                codes: status.take().unwrap_or_default(),
-                names: STATUS,
-            },
-            name if reals.contains(&name) => real.next().unwrap_or(Data::F64(Vec::new())),
-            _ => whole.next().unwrap_or(Data::U64(Vec::new())),
-        };
-        Table {
-            columns: COLUMNS.to_vec(),
-            data: COLUMNS.iter().map(take).collect(),
+/// Writes the rows of a cell, column by column: most are one value, or a row of values copied.
+pub(super) fn write(table: &mut Table, cell: Cell, values: &[Values<'_>; 26]) {
+    for (data, values) in table.data.iter_mut().zip(values) {
+        match (data, values) {
+            (Data::U32(v), Values::Count(n)) => same(v, cell, *n as u32),
+            (Data::U64(v), Values::Whole(n)) => same(v, cell, *n),
+            (Data::F64(v), Values::Real(x)) => same(v, cell, *x),
+            (Data::Name { codes, .. }, Values::Code(c)) => same(codes, cell, *c),
+            (Data::Name { codes, .. }, Values::CodeByLength(c)) => by_length(codes, cell, c),
+            (Data::U32(v), Values::CountByLength(n)) => by_length(v, cell, n),
+            (Data::U64(v), Values::WholeByLength(n)) => by_length(v, cell, n),
+            (Data::F64(v), Values::RealByLength(x)) => by_length(v, cell, x),
+            (Data::U32(v), Values::CountByPrefix(n)) => by_prefix(v, cell, n),
+            (Data::F64(v), Values::RealByPrefix(x)) => by_prefix(v, cell, x),
+            _ => unreachable!("a column and its values are of one type"),
         }
+    }
+}
+
+fn same<T: Copy>(column: &mut Vec<T>, cell: Cell, value: T) {
+    column.resize(column.len() + cell.lengths * cell.prefixes, value);
+}
+
+fn by_length<T: Copy>(column: &mut Vec<T>, cell: Cell, values: &[T]) {
+    for value in values {
+        column.resize(column.len() + cell.prefixes, *value);
+    }
+}
+
+fn by_prefix<T: Copy>(column: &mut Vec<T>, cell: Cell, values: &[T]) {
+    for _ in 0..cell.lengths {
+        column.extend_from_slice(values);
     }
 }

@@ -1,4 +1,4 @@
-use super::{Axes, COLUMNS, sweep};
+use super::{Axes, COLUMNS, Sweep, sweep};
 use crate::kv::format::KvFormat;
 use crate::kv::fragment::Lengths;
 use crate::kv::size::tests::{dense, query};
@@ -23,6 +23,7 @@ fn whole(table: &Table, name: &str) -> Vec<u64> {
     let at = COLUMNS.iter().position(|c| c.name == name).unwrap();
     match &table.data[at] {
         Data::U64(v) => v.clone(),
+        Data::U32(v) => v.iter().map(|n| u64::from(*n)).collect(),
         other => panic!("{name}: {other:?}"),
     }
 }
@@ -128,4 +129,26 @@ fn bad_axes() {
     a.share = vec![1.5];
     assert!(sweep(&base, &a, &lengths()).is_err());
     assert!(sweep(&base, &axes(), &Lengths::default()).is_err());
+}
+
+#[test]
+fn rows_come_in_order_whatever_the_chunk() {
+    let base = query(dense(32, 8, 128, r#"{"kind": "full"}"#), 1, 20.0);
+    let whole = sweep(&base, &axes(), &lengths()).unwrap();
+    let mut some = Sweep::new(&base, &axes(), &lengths()).unwrap();
+    assert_eq!(some.rows(), whole.data[0].len() as u64);
+    let (mut table, mut lens) = (Table::default(), Vec::new());
+    while some.fill(&mut table, 10).unwrap() {
+        lens.extend(super::tests::whole(&table, "max_len_tokens"));
+        assert_eq!(table.data[0].len() % 4, 0);
+    }
+    assert_eq!(lens, super::tests::whole(&whole, "max_len_tokens"));
+}
+
+#[test]
+fn every_column_has_the_type_of_its_values() {
+    let mut base = query(dense(4, 8, 128, r#"{"kind": "full"}"#), 1, 20.0);
+    base.max_seqs = 7;
+    let table = sweep(&base, &axes(), &lengths()).unwrap();
+    assert!(table.data.iter().all(|d| d.len() == table.data[0].len()));
 }

@@ -87,6 +87,14 @@ impl<'a> Cursor<'a> {
     /// Any JSON number.
     pub(super) fn number(&mut self) -> Parsed<f64> {
         self.peek();
+        if let Some((value, length)) = short_number(&self.text[self.at..]) {
+            // Without the comma, which is the caller's.
+            self.at += self.text[self.at..self.at + length]
+                .iter()
+                .take_while(|c| c.is_ascii_digit())
+                .count();
+            return Ok(value as f64);
+        }
         let start = self.at;
         while matches!(
             self.text.get(self.at),
@@ -110,6 +118,10 @@ impl<'a> Cursor<'a> {
             return Ok(());
         }
         loop {
+            while let Some((value, length)) = short_number(&self.text[self.at..]) {
+                item(value);
+                self.at += length;
+            }
             item(self.unsigned()?);
             match self.peek() {
                 Some(b',') => self.at += 1,
@@ -119,6 +131,7 @@ impl<'a> Cursor<'a> {
                 }
                 _ => return Err(self.unexpected("',' or ']'")),
             }
+            self.peek();
         }
     }
 
@@ -203,5 +216,81 @@ impl<'a> Cursor<'a> {
             format!("'{shown}'")
         };
         format!("column {}: expected {want}, found {found}", self.at + 1)
+    }
+}
+
+/// A number of one to seven digits with the comma, and perhaps the blank, behind it: its value and
+/// the length of all. Eight bytes are looked at together: digits are found by carries out of each
+/// byte, moved to the top, and added up in pairs, fours and eights.
+#[inline]
+fn short_number(text: &[u8]) -> Option<(u64, usize)> {
+    let bytes: [u8; 8] = text.get(..8)?.try_into().ok()?;
+    let digits = u64::from_le_bytes(bytes) ^ 0x3030_3030_3030_3030;
+    let others = (digits.wrapping_add(0x7676_7676_7676_7676) | digits) & 0x8080_8080_8080_8080;
+    let n = (others.trailing_zeros() / 8) as usize;
+    if n == 0 || n > 7 || bytes[n] != b',' {
+        return None;
+    }
+    let top = digits << (64 - 8 * n);
+    let pairs = (top.wrapping_mul(10) + (top >> 8)) & 0x00ff_00ff_00ff_00ff;
+    let fours = (pairs.wrapping_mul(100) + (pairs >> 16)) & 0x0000_ffff_0000_ffff;
+    let value = (fours.wrapping_mul(10_000) + (fours >> 32)) & 0xffff_ffff;
+    Some((value, n + 1 + usize::from(text.get(n + 1) == Some(&b' '))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Cursor, short_number};
+
+    proptest::proptest! {
+        #[test]
+        fn arrays_in_any_spacing(
+            numbers in proptest::collection::vec(proptest::prop_oneof![0u64..100, 0u64..20_000_000, proptest::num::u64::ANY], 0..50),
+            blanks in proptest::collection::vec(0usize..3, 101),
+        ) {
+            let gap = |i: usize| " ".repeat(blanks[i]);
+            let cells = numbers.iter().enumerate();
+            let cells: Vec<String> = cells.map(|(i, n)| format!("{}{n}{}", gap(2 * i), gap(2 * i + 1))).collect();
+            let text = format!("[{}]", cells.join(","));
+            let mut found = Vec::new();
+            let parsed = Cursor::new(text.as_bytes()).array(|n| found.push(n));
+            proptest::prop_assert_eq!(parsed, Ok(()));
+            proptest::prop_assert_eq!(found, numbers);
+        }
+
+        #[test]
+        fn short_numbers(n in 0u64..10_000_000, rest in "[ -~]{8}") {
+            let text = format!("{n},{rest}");
+            let length = text.len() - rest.len() + usize::from(rest.starts_with(' '));
+            proptest::prop_assert_eq!(short_number(text.as_bytes()), Some((n, length)));
+        }
+
+        #[test]
+        fn only_short_numbers(text in proptest::collection::vec(proptest::num::u8::ANY, 0..12)) {
+            if let Some((value, _)) = short_number(&text) {
+                let n = text.iter().position(|c| *c == b',').unwrap();
+                proptest::prop_assert_eq!(std::str::from_utf8(&text[..n]).unwrap().parse(), Ok(value));
+            }
+        }
+    }
+
+    #[test]
+    fn what_an_array_must_not_hold() {
+        for text in [
+            "[1,]",
+            "[,1]",
+            "[1 2]",
+            "[1",
+            "[1,",
+            "[-1, 2, 3, 4]",
+            "[1.5, 2, 3, 4]",
+            "[18446744073709551616, 1]",
+            "[nan, 1, 2, 3]",
+        ] {
+            assert!(
+                Cursor::new(text.as_bytes()).array(|_| {}).is_err(),
+                "{text}"
+            );
+        }
     }
 }

@@ -30,7 +30,7 @@ impl Lines {
         Self::new(name, BufReader::with_capacity(BUFFER, file))
     }
 
-    pub(super) fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<Self> {
+    pub(super) fn from_bytes(name: &str, bytes: impl AsRef<[u8]> + Send + 'static) -> Result<Self> {
         Self::new(name.into(), Cursor::new(bytes))
     }
 

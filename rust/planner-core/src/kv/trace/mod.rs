@@ -84,6 +84,10 @@ pub struct Options {
     /// Arrivals out of order.
     #[serde(default)]
     pub unordered: Unordered,
+    /// Blocks need not be multiples of an id's tokens: a block is known by the id that its last token
+    /// is in, so that a prefix shared up to the middle of an id counts up to its start only.
+    #[serde(default)]
+    pub regrid: bool,
 }
 
 impl Options {
@@ -98,7 +102,7 @@ impl Options {
             let rule = "a block holds between 1 and 2^31 tokens";
             return Err(Error::field("block_size", block, rule));
         }
-        if id == 0 || block % id != 0 {
+        if id == 0 || (block % id != 0 && !self.regrid) {
             let rule = format!("a whole multiple of the {id} tokens that a trace id stands for");
             return Err(Error::field("block_size", block, rule));
         }
@@ -139,7 +143,11 @@ impl Reader {
     ///
     /// # Errors
     /// As [`Reader::open`].
-    pub fn from_bytes(name: &str, bytes: Vec<u8>, options: Options) -> Result<Self> {
+    pub fn from_bytes(
+        name: &str,
+        bytes: impl AsRef<[u8]> + Send + 'static,
+        options: Options,
+    ) -> Result<Self> {
         Self::new(Lines::from_bytes(name, bytes)?, options)
     }
 
@@ -269,11 +277,11 @@ impl Reader {
                 return Err(mismatch(request.input_tokens, found, due, id_tokens));
             }
         }
-        if self.options.block_tokens != id_tokens {
-            coarsen(
-                &mut request.keys,
-                (self.options.block_tokens / id_tokens) as usize,
-            );
+        let block = self.options.block_tokens;
+        if !block.is_multiple_of(id_tokens) {
+            regrid(request, block, id_tokens);
+        } else if block != id_tokens {
+            coarsen(&mut request.keys, (block / id_tokens) as usize);
         }
         Ok(())
     }
@@ -317,6 +325,17 @@ fn coarsen(keys: &mut Vec<u64>, k: usize) {
         keys[block] = keys[((block + 1) * k).min(n) - 1];
     }
     keys.truncate(blocks);
+}
+
+/// Keys of whole blocks of `block` tokens, each from the id that its last token is in.
+fn regrid(request: &mut Request, block: u64, id_tokens: u64) {
+    let key = |n: u64| {
+        let last = (n * block - 1) / id_tokens;
+        let id = request.keys.get(last as usize)?;
+        // The number of the block tells apart those that end in one id.
+        Some((id ^ n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xd6e8_feb8_6659_fd93))
+    };
+    request.keys = (1..=request.input_tokens / block).map_while(key).collect();
 }
 
 #[cfg(test)]

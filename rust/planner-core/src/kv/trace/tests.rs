@@ -13,11 +13,12 @@ fn options(format: Format) -> Options {
         trace_block_tokens: None,
         skip_bad: 0,
         unordered: Unordered::Reject,
+        regrid: false,
     }
 }
 
 fn read(text: &str, options: Options) -> Result<Vec<Request>> {
-    let mut reader = Reader::from_bytes("t", text.into(), options)?;
+    let mut reader = Reader::from_bytes("t", text.to_owned(), options)?;
     let (mut request, mut all) = (Request::default(), Vec::new());
     while reader.next(&mut request)? {
         all.push(request.clone());
@@ -118,6 +119,22 @@ fn coarser_blocks_keep_the_last_key() {
     assert_eq!(read(GOOD, o).unwrap()[0].keys, [2, 3]);
     o.block_tokens = 25;
     assert!(read(GOOD, o).is_err());
+}
+
+#[test]
+fn blocks_that_do_not_divide_take_the_id_of_their_last_token() {
+    let mut o = options(Format::Mooncake);
+    (o.block_tokens, o.trace_block_tokens, o.regrid) = (8, Some(10), true);
+    let a = read(GOOD, o).unwrap().remove(0).keys;
+    assert_eq!(a.len(), 3); // 25 tokens: blocks end at 8, 16, 24
+    // Another second id: the first block alone, in the first id, is the same.
+    let b = read(&GOOD.replace("1, 2, 3", "1, 4, 5"), o)
+        .unwrap()
+        .remove(0)
+        .keys;
+    assert_eq!((a[0], a[1] == b[1], a[2] == b[2]), (b[0], false, false));
+    o.block_tokens = 20; // a multiple: exact
+    assert_eq!(read(GOOD, o).unwrap()[0].keys, [2, 3]);
 }
 
 #[test]

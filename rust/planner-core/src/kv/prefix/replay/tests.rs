@@ -15,6 +15,7 @@ fn options(policy: Policy, ids: Ids, capacities: &[u64]) -> Options {
         ids,
         curve: false,
         sample: 1.0,
+        layers: None,
     }
 }
 
@@ -25,8 +26,9 @@ fn reader(text: &str) -> Result<Reader> {
         trace_block_tokens: None,
         skip_bad: 0,
         unordered: Unordered::Reject,
+        regrid: false,
     };
-    Reader::from_bytes("t", text.into(), options)
+    Reader::from_bytes("t", text.to_owned(), options)
 }
 
 fn run(text: &str, options: &Options) -> Result<Replay> {
