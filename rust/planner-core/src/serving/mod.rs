@@ -6,6 +6,7 @@
 //! | [`deployment`] | engines, their layout and flags; aggregated or disaggregated |
 //! | [`load`] | requests: lengths and arrivals |
 //! | [`engine`] | replay of engines, request by request |
+//! | [`disagg`] | prefill and decode on engines of their own |
 //! | [`outcome`] | what a replay or the closed form says |
 //! | [`space`], [`rules`], [`facts`] | deployments of a job, and what backends accept |
 //! | [`steps`] | what the engine replay asks of the cost model: time of a step |
@@ -20,6 +21,7 @@
 pub mod costs;
 pub mod decode;
 pub mod deployment;
+pub mod disagg;
 pub mod engine;
 pub mod exchange;
 pub mod facts;

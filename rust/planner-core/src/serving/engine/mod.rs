@@ -228,4 +228,4 @@ impl Workspace {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

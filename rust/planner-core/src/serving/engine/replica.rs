@@ -119,6 +119,13 @@ pub struct Replica {
     pub books: Books,
 }
 
+/// How far to play: what starts before one time and ends up to another.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::serving) struct Until {
+    pub start_s: f64,
+    pub end_s: f64,
+}
+
 /// Steps between two tries to admit while the pool refuses by expectation, which falls step by
 /// step.
 const RETRY_STEPS: u32 = 16;
@@ -158,6 +165,16 @@ impl Replica {
         self.horizon_s
     }
 
+    /// Nothing will happen until something is offered.
+    pub(in crate::serving) fn idle(&mut self) {
+        self.horizon_s = f64::INFINITY;
+    }
+
+    /// The next change is to be found anew.
+    pub(in crate::serving) fn forget_horizon(&mut self) {
+        self.horizon_s = f64::NEG_INFINITY;
+    }
+
     /// Hands a request over; the engine can see it from `seen_s` on. In order of arrival.
     #[inline]
     pub fn offer(&mut self, job: u32, seen_s: f64) {
@@ -178,13 +195,28 @@ impl Replica {
         limit_s: f64,
         ended: &mut Vec<u32>,
     ) {
-        if self.horizon_s > limit_s {
+        let until = Until {
+            start_s: limit_s,
+            end_s: limit_s,
+        };
+        self.advance(rules, jobs, until, ended);
+    }
+
+    /// The same with limits of their own for the start and for the end of what is played.
+    pub(in crate::serving) fn advance<T: StepTimes + ?Sized>(
+        &mut self,
+        rules: &Rules<'_, T>,
+        jobs: &mut [Job],
+        until: Until,
+        ended: &mut Vec<u32>,
+    ) {
+        if self.horizon_s > until.end_s {
             return;
         }
-        while self.clock_s < limit_s {
+        while self.clock_s < until.start_s {
             if self.decoding.is_empty() && self.partial.is_none() {
                 let seen = self.queue.front().map_or(f64::INFINITY, |w| w.seen_s);
-                if seen >= limit_s || seen.is_infinite() {
+                if seen >= until.start_s || seen.is_infinite() {
                     self.horizon_s = seen;
                     return;
                 }
@@ -196,7 +228,11 @@ impl Replica {
             } else {
                 self.pass(rules, jobs, ended)
             };
-            if !passed && !self.decoding.is_empty() && !self.decode(rules, jobs, limit_s, ended) {
+            if ended.is_empty()
+                && !passed
+                && !self.decoding.is_empty()
+                && !self.decode(rules, jobs, until.end_s, ended)
+            {
                 return;
             }
             if !ended.is_empty() {
