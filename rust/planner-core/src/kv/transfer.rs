@@ -102,7 +102,8 @@ pub fn exposed_s(transfer_s: f64, prefill_s: f64, groups: f64) -> f64 {
 /// A field that makes no sense.
 pub fn transfer(query: &Query) -> Result<Transfer> {
     check(query)?;
-    let (bytes, state_bytes) = request_bytes(query);
+    let missing = query.prompt_tokens - query.cached_tokens;
+    let (bytes, state_bytes) = cache_bytes(&query.model, query.kv_format, missing);
     let heads = query
         .model
         .kinds
@@ -190,29 +191,29 @@ fn kv_heads(mixer: Option<&Mixer>) -> Option<u64> {
     }
 }
 
-/// Bytes that the decode side lacks, and the states among them.
-fn request_bytes(query: &Query) -> (f64, f64) {
+/// Bytes of a cache of `tokens` over the whole model, a latent once, and the states among them.
+#[must_use]
+pub fn cache_bytes(model: &Model, format: KvFormat, tokens: u64) -> (f64, f64) {
     let cut = Cut {
         tp: 1,
-        format: query.kv_format,
+        format,
         activation_bytes: 2,
         draft_tokens: 0,
         windows: true,
     };
-    let (mut tokens, mut states) = (0.0, 0.0);
-    for layer in &query.model.layers {
-        for cache in caches(&query.model.kinds[*layer], &cut) {
-            let missing = query.prompt_tokens - query.cached_tokens;
+    let (mut held, mut states) = (0.0, 0.0);
+    for layer in &model.layers {
+        for cache in caches(&model.kinds[*layer], &cut) {
             match cache.class {
                 Class::State => states += cache.entry_bytes as f64,
-                Class::Full | Class::Latent => tokens += cache.bytes_per_token() * missing as f64,
+                Class::Full | Class::Latent => held += cache.bytes_per_token() * tokens as f64,
                 Class::Window(w) | Class::Chunk(w) => {
-                    tokens += cache.bytes_per_token() * missing.min(w) as f64;
+                    held += cache.bytes_per_token() * tokens.min(w) as f64;
                 }
             }
         }
     }
-    (tokens + states, states)
+    (held + states, states)
 }
 
 #[cfg(test)]

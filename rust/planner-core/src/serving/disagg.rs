@@ -28,8 +28,12 @@ pub struct Link {
     pub token_bytes: f64,
     /// Bytes of the cache whatever the prompt.
     pub state_bytes: f64,
-    /// Rate at which one request's cache leaves a prefill worker, bytes/s.
+    /// Rate at which one request's cache moves, bytes/s.
     pub bytes_per_s: f64,
+    /// Requests that leave a prefill worker at that rate at once: its attention replicas.
+    pub sources: u32,
+    /// Requests that reach a decode worker at that rate at once.
+    pub sinks: u32,
     /// Groups of layers that move as they are done (1: all after the pass).
     pub layer_groups: u32,
 }
@@ -303,7 +307,8 @@ impl<P: StepTimes + ?Sized, D: StepTimes + ?Sized> Replay<'_, P, D> {
         let earliest = now_s - source.span_s * (1.0 - 1.0 / groups);
         let start_s = earliest.max(source.link_free_s).max(sink.link_free_s);
         let end_s = (start_s + span_s).max(now_s + span_s / groups);
-        (source.link_free_s, sink.link_free_s) = (end_s, end_s);
+        source.link_free_s = end_s - span_s * (1.0 - 1.0 / f64::from(link.sources));
+        sink.link_free_s = end_s - span_s * (1.0 - 1.0 / f64::from(link.sinks));
         end_s + link.fixed_s
     }
 

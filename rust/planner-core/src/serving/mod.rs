@@ -7,6 +7,7 @@
 //! | [`load`] | requests: lengths and arrivals |
 //! | [`engine`] | replay of engines, request by request |
 //! | [`disagg`] | prefill and decode on engines of their own |
+//! | [`closed`] | the closed form of the replay |
 //! | [`outcome`] | what a replay or the closed form says |
 //! | [`space`], [`rules`], [`facts`] | deployments of a job, and what backends accept |
 //! | [`steps`] | what the engine replay asks of the cost model: time of a step |
@@ -18,6 +19,7 @@
 //! One definition throughout: **TTFT** is first token − arrival; **TPOT** is (last token − first
 //! token) / (output tokens − 1), so it holds every stall by other requests' prefills.
 
+pub mod closed;
 pub mod costs;
 pub mod decode;
 pub mod deployment;

@@ -13,6 +13,8 @@ const LINK: Link = Link {
     token_bytes: 70_000.0,
     state_bytes: 0.0,
     bytes_per_s: 20e9,
+    sources: 1,
+    sinks: 1,
     layer_groups: 1,
 };
 

@@ -30,7 +30,7 @@ use crate::error::{Error, Result};
 use drive::Routing;
 use policy::Policy;
 use replica::{Job, Replica, Rules};
-use requests::{Draws, OPEN_REQUESTS, PER_CLIENT};
+use requests::{Draws, PER_CLIENT};
 use table::{Nodes, Range};
 
 /// How to replay.
@@ -94,7 +94,7 @@ pub fn play<T: StepTimes + ?Sized>(
 }
 
 /// Where a load looks at step times.
-fn range(policy: &Policy, load: &Load) -> Range {
+pub(super) fn range(policy: &Policy, load: &Load) -> Range {
     let (input, output) = match &load.arrivals {
         Arrivals::Trace { requests } => {
             let longest = |f: fn(&super::load::Request) -> u32| requests.iter().map(f).max();
@@ -135,19 +135,8 @@ impl Workspace {
             Arrivals::Closed { concurrency } => {
                 self.closed(&rules, *concurrency, load, settings.workers, limits)
             }
-            Arrivals::Open { rate_per_s, cv } => {
-                let count = load.requests.unwrap_or(OPEN_REQUESTS);
-                self.take(load, count);
-                requests::send_open(&mut self.jobs, *rate_per_s, *cv, load.seed);
-                self.open(&rules, settings, limits)
-            }
-            Arrivals::Trace { requests } => {
-                let count = load.requests.map_or(requests.len(), |n| n as usize);
-                let job = |r: &super::load::Request| {
-                    Job::new(r.arrival_s, r.input, r.hit.min(r.input - 1), r.output)
-                };
-                self.jobs.clear();
-                self.jobs.extend(requests.iter().take(count).map(job));
+            Arrivals::Open { .. } | Arrivals::Trace { .. } => {
+                requests::fill(load, &mut self.draws, &mut self.jobs);
                 self.open(&rules, settings, limits)
             }
         }

@@ -3,7 +3,7 @@
 use super::replica::Job;
 use crate::error::{Error, Result};
 use crate::moe::rng::Pcg64;
-use crate::serving::load::{Arrivals, Lengths, Load};
+use crate::serving::load::{Arrivals, Lengths, Load, Request};
 
 /// Most requests of one replay.
 pub const MAX_REQUESTS: u32 = 1 << 24;
@@ -68,6 +68,29 @@ pub fn send_open(jobs: &mut [Job], rate_per_s: f64, cv: f64, seed: u64) {
     }
 }
 
+/// Requests of a load: those of its trace, or as many as it asks for, with their times of sending
+/// where these do not depend on answers.
+pub fn fill(load: &Load, draws: &mut Draws, jobs: &mut Vec<Job>) {
+    jobs.clear();
+    match &load.arrivals {
+        Arrivals::Closed { concurrency } => {
+            let count = load.requests.unwrap_or(PER_CLIENT * concurrency);
+            jobs.extend_from_slice(draws.lengths(load, count));
+        }
+        Arrivals::Open { rate_per_s, cv } => {
+            let count = load.requests.unwrap_or(OPEN_REQUESTS);
+            jobs.extend_from_slice(draws.lengths(load, count));
+            send_open(jobs, *rate_per_s, *cv, load.seed);
+        }
+        Arrivals::Trace { requests } => {
+            let count = load.requests.map_or(requests.len(), |n| n as usize);
+            let job =
+                |r: &Request| Job::new(r.arrival_s, r.input, r.hit.min(r.input - 1), r.output);
+            jobs.extend(requests.iter().take(count).map(job));
+        }
+    }
+}
+
 /// Checks a load.
 ///
 /// # Errors
@@ -122,7 +145,7 @@ pub fn check(load: &Load) -> Result<()> {
             }
         }
         Arrivals::Trace { requests } => {
-            let bad = |r: &crate::serving::load::Request| {
+            let bad = |r: &Request| {
                 r.input == 0 || r.output == 0 || r.hit > r.input || !r.arrival_s.is_finite()
             };
             let disorder = requests.windows(2).any(|w| w[0].arrival_s > w[1].arrival_s);
