@@ -121,11 +121,28 @@ def test_the_format_of_the_cache(changes: dict[str, str], kv: str) -> None:
     assert meaning(row(**changes)).deployment["precision"]["kv"] == kv
 
 
+@pytest.mark.parametrize(
+    ("version", "nearest"),
+    [("0.18.0", ""), ("0.5.1", "0.11"), ("v1.0", "0.11"), ("nightly-2026", ""), ("", "")],
+)
+def test_versions_that_were_not_measured_are_said(version: str, nearest: str) -> None:
+    assert deployments.nearest_version("vllm", version) == nearest
+    found = meaning(row(backend_version=version))
+    assert bool(nearest) == any("nearest" in words for words in found.assumptions)
+
+
 def test_budgets_of_silent_rows() -> None:
     assert engine(row())["max_batched_tokens"] == 8192
     assert engine(row(backend="sglang"))["max_batched_tokens"] == 16384
     long = row(backend="TensorRT-LLM", isl_nominal="8192", concurrency="128")
     assert engine(long)["max_batched_tokens"] == 8320
+
+
+def test_budgets_are_those_of_attention_replicas() -> None:
+    ranks = {"attention_dp": "4", "max_num_batched_tokens": "8192"}
+    assert engine(row(backend="trtllm", **ranks))["max_batched_tokens"] == 4 * 8192
+    assert engine(row(backend="sglang", **ranks))["max_batched_tokens"] == 8192
+    assert engine(split(backend="sglang"), "prefill")["max_batched_tokens"] == 4 * 16384
 
 
 def test_a_dense_model_has_one_format() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import re
 from collections import Counter
 from dataclasses import dataclass
 from importlib import resources
@@ -56,6 +57,25 @@ def names() -> dict[str, Any]:
     """How rows name models and backends, and the engines' own defaults."""
     text = resources.files("meshplan").joinpath("presets/deployments.toml").read_text("utf-8")
     return dict(parse(text)[0])
+
+
+def nearest_version(backend: str, version: str) -> str:
+    """Measured version nearest to one that was not; empty where it was, or where none is told.
+
+    >>> nearest_version("vllm", "0.21.3"), nearest_version("vllm", "0.18.0")
+    ('0.19', '')
+    """
+    numbers = re.match(r"v?(\d+)\.(\d+)", version)
+    if not numbers:
+        return ""
+    own = (int(numbers[1]), int(numbers[2]))
+    ends: dict[tuple[int, ...], str] = {}
+    for oldest, newest in names()["backends"][backend]["measured"]:
+        first, last = (tuple(map(int, end.split("."))) for end in (oldest, newest))
+        if first <= own <= last:
+            return ""
+        ends |= {first: oldest, last: newest}
+    return str(ends[min(ends, key=lambda e: (abs(e[0] - own[0]), abs(e[1] - own[1])))])
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,6 +207,9 @@ def interpret(where: str, row: Mapping[str, str], spec: ModelSpec | None) -> Rec
     device, cluster = reader.gpu()
     backend = reader.backend()
     deployment, load = reader.deployment(backend, device), reader.load()
+    version = reader.text("backend_version")
+    if nearest := nearest_version(backend, version):
+        reader.assume(f"{backend} {version[:20]} as {nearest}, the nearest that was measured")
     reader.number("ttft_ms", "ms")
     reader.number("tpot_ms", "ms")
     if reader.problems:
@@ -198,7 +221,7 @@ def interpret(where: str, row: Mapping[str, str], spec: ModelSpec | None) -> Rec
         device=device,
         cluster=cluster,
         backend=backend,
-        version=reader.text("backend_version"),
+        version=version,
         deployment=deployment,
         load=load,
         assumptions=tuple(reader.assumptions),
@@ -248,9 +271,10 @@ class _Row(Cells):
         pools: dict[str, Any] = {"prefill": None}
         if self.mode() == "agg":
             engine = self.engine("", backend, clients)
-            engine["max_batched_tokens"] = self.whole(
-                "max_num_batched_tokens", engine["max_batched_tokens"]
-            )
+            # A flag of SGLang is for the engine, those of others for each attention replica.
+            ranks = 1 if backend == "sglang" else engine["attention_dp"]
+            stated = ranks * self.whole("max_num_batched_tokens")
+            engine["max_batched_tokens"] = stated or engine["max_batched_tokens"]
             pools["decode"] = {"workers": self.replicas(engine), "engine": engine}
         else:
             for side in ("prefill", "decode"):
@@ -288,7 +312,7 @@ class _Row(Cells):
             "moe_tp": inside,
             "dcp": 1,
             "max_batch": max(slots, 1),
-            "max_batched_tokens": self.budget(backend, clients),
+            "max_batched_tokens": replicas * self.budget(backend, clients),
             "block_tokens": facts["block_tokens"],
             "recv_interval": self.whole("scheduler_recv_interval", 1),
             "memory_share": facts["memory_share"],
@@ -297,7 +321,7 @@ class _Row(Cells):
         }
 
     def budget(self, backend: str, clients: int) -> int:
-        """Prompt tokens of a step where the row states none."""
+        """Prompt tokens of a step of an attention replica where the row states none."""
         default = int(names()["backends"][backend]["max_batched_tokens"])
         if backend == "trtllm":
             return max(default, -(-(self.whole("isl_nominal", 1) + clients) // 64) * 64)
