@@ -14,6 +14,7 @@
 //! | [`costs`] | an engine's layout worked out once: its decode steps and prefill passes |
 //! | [`operators`] | what a GPU reads, multiplies and launches for a layer |
 //! | [`decode`], [`prefill`], [`exchange`] | the formulas |
+//! | [`memory`] | where memory goes, and the tokens that an engine keeps |
 //! | [`hardware`], [`software`] | their numbers: of a GPU architecture, of a backend |
 //!
 //! One definition throughout: **TTFT** is first token − arrival; **TPOT** is (last token − first
@@ -31,6 +32,7 @@ pub mod facts;
 pub(crate) mod fixture;
 pub mod hardware;
 pub mod load;
+pub mod memory;
 pub mod operators;
 pub mod outcome;
 pub mod prefill;

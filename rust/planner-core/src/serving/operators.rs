@@ -55,6 +55,14 @@ pub struct Experts {
     pub width: f64,
 }
 
+impl Experts {
+    /// One expert's slice as a matrix.
+    #[must_use]
+    pub const fn slice(&self) -> Matrices {
+        Matrices::new(self.elements, self.dtype)
+    }
+}
+
 /// Attention core: what a new token reads for each key of its sequence.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Core {

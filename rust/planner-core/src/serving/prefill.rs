@@ -215,11 +215,7 @@ impl Prefill {
 }
 
 fn expert_group(n: f64, e: &Experts, context: &Context) -> ExpertGroup {
-    let bytes = Matrices {
-        elements: e.elements,
-        dtype: e.dtype,
-    }
-    .bytes();
+    let bytes = e.slice().bytes();
     let rows = e.top_k / e.ranks * context.imbalance;
     ExpertGroup {
         read_s: n * bytes / context.expert_bytes_per_s(e.dtype),

@@ -185,7 +185,10 @@ fn activations(query: &Query, layers: &[usize], last: bool) -> f64 {
     let tokens = query.max_batched_tokens as f64;
     let widest = layers
         .iter()
-        .map(|i| width(query, &query.model.kinds[kinds[*i]]))
+        .map(|i| {
+            let cut = (query.tp as f64, if query.ep > 1 { 1.0 } else { query.tp as f64 });
+            width(query.model.hidden, cut, &query.model.kinds[kinds[*i]])
+        })
         .fold(0.0, f64::max);
     let forward = FORWARD_RATIO * tokens * widest;
     let sampler = if last {
@@ -197,9 +200,11 @@ fn activations(query: &Query, layers: &[usize], last: bool) -> f64 {
 }
 
 /// Bytes that a token holds at once in a layer: two hidden vectors, and the wider of the mixer's and
-/// of the feed-forward's intermediates, in 16 bits.
-fn width(query: &Query, kind: &LayerKind) -> f64 {
-    let (h, tp) = (query.model.hidden as f64, query.tp as f64);
+/// of the feed-forward's intermediates, in 16 bits. `cut`: ranks over which layers are cut, and over
+/// which an expert is.
+#[must_use]
+pub fn width(hidden: u64, (tp, expert_tp): (f64, f64), kind: &LayerKind) -> f64 {
+    let h = hidden as f64;
     let mixer = match &kind.mixer {
         Some(Mixer::Attention(a)) => {
             (2 * a.heads * a.head_dim + 2 * a.kv_heads * a.head_dim) as f64 / tp
@@ -214,7 +219,7 @@ fn width(query: &Query, kind: &LayerKind) -> f64 {
     let ffn = match &kind.feed_forward {
         Some(FeedForward::Dense(d)) => 3.0 * d.intermediate as f64 / tp,
         Some(FeedForward::Moe(m)) => {
-            let f = m.intermediate as f64 / if query.ep > 1 { 1.0 } else { tp };
+            let f = m.intermediate as f64 / expert_tp;
             let spread = m.top_k as f64 * ((2.0 * f).max(m.expert_hidden as f64) + f);
             spread + 3.0 * m.shared_intermediate as f64 / tp
         }
