@@ -74,29 +74,36 @@ impl Context<'_> {
             .unwrap_or(self.bf16.peak_flops)
     }
 
+    /// Whether weights of a format are widened before they are multiplied.
+    fn weight_only(&self, dtype: Dtype) -> bool {
+        dtype.bytes() < 1.0
+            && (dtype == Dtype::Int4 || !self.cluster.device.peak_flops.contains_key(&dtype))
+    }
+
     /// Bandwidth at which decode reads weights of a format, bytes/s.
     #[must_use]
     pub fn read_bytes_per_s(&self, dtype: Dtype) -> f64 {
-        let wide = if dtype.bytes() >= 2.0 {
-            self.hardware.weight_read_16_bit
-        } else {
-            1.0
+        let h = self.hardware;
+        let ratio = match dtype.bytes() {
+            b if b >= 2.0 => h.weight_read_16_bit,
+            b if b < 1.0 => h.weight_read_4_bit,
+            _ => 1.0,
         };
-        self.bf16.memory_bytes_per_s * self.hardware.weight_read * self.software.weight_read * wide
+        self.bf16.memory_bytes_per_s * h.weight_read * self.software.weight_read * ratio
     }
 
     /// Bandwidth at which experts of a format are read, bytes/s.
     #[must_use]
     pub fn expert_bytes_per_s(&self, dtype: Dtype) -> f64 {
-        let narrow = if dtype.bytes() < 1.0 {
-            self.hardware.expert_read_4_bit
+        let h = self.hardware;
+        let share = if self.weight_only(dtype) {
+            h.expert_read_weight_only
+        } else if dtype.bytes() < 1.0 {
+            h.expert_read * h.expert_read_4_bit
         } else {
-            1.0
+            h.expert_read
         };
-        self.bf16.memory_bytes_per_s
-            * self.hardware.expert_read
-            * self.software.expert_read
-            * narrow
+        self.bf16.memory_bytes_per_s * share * self.software.expert_read
     }
 
     /// Bandwidth at which keys and values are read, bytes/s.
@@ -298,7 +305,7 @@ fn check(model: &Model, engine: &Engine) -> Result<()> {
             "tp, pp, attention_dp and dcp must be at least 1",
         );
     }
-    if engine.tp % engine.attention_dp != 0 {
+    if !engine.tp.is_multiple_of(engine.attention_dp) {
         return rule("attention_dp", engine.attention_dp, "must divide tp");
     }
     if u64::from(engine.pp) > model.layers.len() as u64 {

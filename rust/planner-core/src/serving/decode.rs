@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! t = Σ groups (readᵖ + (n·compute)ᵖ)^(1/p)  p = 3: weights of projections, dense, shared, head
-//!   + experts ([active(n)·read]ᵖ + [n·k/ep·compute]ᵖ)^(1/p)
+//!   + experts ([awake(n)·read]ᵖ + [rows(n)·compute]ᵖ)^(1/p)   of the hottest rank
 //!   + core    b·Σ keys(context)·per key
 //!   + exchange + N_op·τ + host + b·host per sequence + drafts
-//! active(n) = local·(1 − (1 − k/E)^n)
+//! awake = min(local, a + z√(a(1 − a/local))),  a = local·(1 − (1 − k/E)^n)
+//! rows  = r + z√(r(1 − 1/ep)),  r = n·k/ep,  z mean of the largest of ep standard normals
 //! ```
 //!
 //! n tokens that pass a weight, b sequences of the GPU. Everything that depends on the layout alone
@@ -14,6 +15,7 @@
 use super::costs::Context;
 use super::exchange;
 use super::operators::{Core, Experts, Layer, Matrices};
+use crate::moe::extremes::NormalMax;
 
 /// Named terms of a decode step, s; they add up to [`Terms::total_s`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
@@ -82,6 +84,38 @@ pub fn active(local: f64, log_miss: f64, tokens: f64) -> f64 {
     -local * (log_miss * tokens).exp_m1()
 }
 
+/// Mean of the largest of R draws with a mean and a variance, by the normal approximation:
+/// mean + E[max of R standard normals]·√variance.
+///
+/// ```
+/// use planner_core::serving::decode::{hottest, normal_max};
+/// // 8 ranks, on each 20 ± 2: the hottest has 22.8.
+/// assert!((hottest(20.0, 4.0, normal_max(8)) - 22.85).abs() < 0.01);
+/// assert_eq!(hottest(20.0, 4.0, normal_max(1)), 20.0);
+/// ```
+#[must_use]
+pub fn hottest(mean: f64, variance: f64, largest: f64) -> f64 {
+    mean + largest * variance.max(0.0).sqrt()
+}
+
+/// Mean of the largest of R standard normals, interpolated between powers of two.
+#[must_use]
+pub fn normal_max(ranks: u32) -> f64 {
+    static KNOWN: std::sync::OnceLock<[f64; 14]> = std::sync::OnceLock::new();
+    let known = KNOWN.get_or_init(|| {
+        std::array::from_fn(|i| {
+            if i == 0 {
+                0.0
+            } else {
+                NormalMax::of(1 << i).moments[0]
+            }
+        })
+    });
+    let place = f64::from(ranks.clamp(1, 1 << 12)).log2();
+    let (low, share) = (place as usize, place.fract());
+    known[low] + share * (known[low + 1] - known[low])
+}
+
 /// Weights that all layers of a sort read together.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Group {
@@ -103,14 +137,43 @@ impl Group {
     }
 }
 
+/// Experts of all layers of a kind.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct ExpertGroup {
-    /// Reading one expert of every layer of the kind, s.
-    read_s: f64,
+pub(super) struct ExpertGroup {
+    /// Reading one expert of every layer, s.
+    pub read_s: f64,
+    /// Multiplying one row of every layer, s.
+    pub row_s: f64,
     local: f64,
     log_miss: f64,
-    /// Time of a token of the engine, s: k/ep rows of the hottest rank.
-    per_token_s: f64,
+    /// Rows of a rank for a token of the engine.
+    rows_per_token: f64,
+    /// Other ranks' share of the rows.
+    elsewhere: f64,
+    largest: f64,
+}
+
+impl ExpertGroup {
+    pub(super) fn new(n: f64, e: &Experts, bytes_per_s: f64, flops: f64, imbalance: f64) -> Self {
+        Self {
+            read_s: n * e.slice().bytes() / bytes_per_s,
+            row_s: n * 2.0 * e.elements / flops,
+            local: e.local,
+            log_miss: (1.0 - (e.top_k / e.all).min(1.0 - 1e-12)).ln(),
+            rows_per_token: e.top_k / e.ranks * imbalance,
+            elsewhere: 1.0 - 1.0 / e.ranks,
+            largest: normal_max(e.ranks as u32),
+        }
+    }
+
+    /// Time to read the awake experts and to multiply the rows of the hottest rank, s.
+    pub(super) fn times(&self, tokens: f64) -> (f64, f64) {
+        let mean = active(self.local, self.log_miss, tokens);
+        let awake = hottest(mean, mean * (1.0 - mean / self.local), self.largest);
+        let rows = self.rows_per_token * tokens;
+        let hot = hottest(rows, rows * self.elsewhere, self.largest);
+        (awake.min(self.local) * self.read_s, hot * self.row_s)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -185,7 +248,13 @@ impl Decode {
         self.dense.add(n, &layer.dense, context);
         self.shared.add(n, &layer.shared, context);
         if let Some(experts) = &layer.experts {
-            self.experts.push(expert_group(n, experts, context));
+            self.experts.push(ExpertGroup::new(
+                n,
+                experts,
+                context.expert_bytes_per_s(experts.dtype),
+                context.decode_flops(experts.dtype),
+                context.imbalance,
+            ));
         }
         if layer.mixer {
             self.cores
@@ -216,8 +285,8 @@ impl Decode {
             ..Terms::default()
         };
         for e in &self.experts {
-            let read = active(e.local, e.log_miss, tokens) * e.read_s;
-            terms.experts_s += join(read, e.per_token_s * tokens);
+            let (read, multiply) = e.times(tokens);
+            terms.experts_s += join(read, multiply);
         }
         for c in &self.cores {
             let keys = context.min(c.span) * c.per_key_s + context * c.index_per_key_s;
@@ -231,17 +300,6 @@ impl Decode {
             terms.draft_s = self.drafts * (layer + self.draft_overhead_s);
         }
         terms
-    }
-}
-
-fn expert_group(n: f64, e: &Experts, context: &Context) -> ExpertGroup {
-    let bytes = e.slice().bytes();
-    let rows = e.top_k / e.ranks * context.imbalance;
-    ExpertGroup {
-        read_s: n * bytes / context.expert_bytes_per_s(e.dtype),
-        local: e.local,
-        log_miss: (1.0 - (e.top_k / e.all).min(1.0 - 1e-12)).ln(),
-        per_token_s: n * rows * 2.0 * e.elements / context.decode_flops(e.dtype),
     }
 }
 

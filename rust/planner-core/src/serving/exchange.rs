@@ -1,12 +1,12 @@
 //! What GPUs of an engine say to each other in a layer.
 //!
 //! ```text
-//! all-reduce            a·(1 + 0.15·log₂ t) + 2(t − 1)/t · n·H·2 B / bw
-//! dispatch and combine  2·r·a·(1 + 0.15·log₂ t) + n·(E[ranks] − own)·H·(1 + 2) B / bw
+//! all-reduce            a·(1 + g·log₂ t) + 2(t − 1)/t · n·H·2 B / bw
+//! dispatch and combine  2·r·a·(1 + g·log₂ t) + n·(E[ranks] − own)·H·(1 + 2) B / bw
 //! ```
 //!
-//! a latency of an all-reduce of two GPUs, t ranks, n tokens of a GPU, H width, r what a dispatch
-//! takes over an all-reduce. Under attention parallelism by data, tokens travel to their experts and
+//! a latency of an all-reduce of two GPUs, t ranks, n tokens of a GPU, g its growth, H width, r
+//! what a dispatch takes over an all-reduce. Under attention parallelism by data, tokens travel to their experts and
 //! back (dispatch in 8 bits, combine in 16): a GPU sends its own tokens, not the batch of the engine.
 
 use super::costs::Context;
@@ -14,24 +14,22 @@ use super::operators::Layer;
 use crate::cluster::Cluster;
 use crate::collectives::expert_parallel::distinct_nodes;
 
-/// Growth of the latency with each doubling of the ranks.
-pub const LATENCY_PER_DOUBLING: f64 = 0.15;
 /// Bytes of an element on the way to its expert and back.
 pub const ROUND_TRIP_BYTES: f64 = 3.0;
 
-/// Latency of a small collective of t ranks, s: a·(1 + 0.15·log₂ t); none for one rank.
+/// Latency of a small collective of t ranks, s: a·(1 + g·log₂ t); none for one rank.
 ///
 /// ```
 /// use planner_core::serving::exchange::latency_s;
-/// assert!((latency_s(10e-6, 8.0) - 14.5e-6).abs() < 1e-12);
-/// assert_eq!(latency_s(10e-6, 1.0), 0.0);
+/// assert!((latency_s(10e-6, 0.15, 8.0) - 14.5e-6).abs() < 1e-12);
+/// assert_eq!(latency_s(10e-6, 0.15, 1.0), 0.0);
 /// ```
 #[must_use]
-pub fn latency_s(base_s: f64, ranks: f64) -> f64 {
+pub fn latency_s(base_s: f64, growth: f64, ranks: f64) -> f64 {
     if ranks <= 1.0 {
         0.0
     } else {
-        base_s * (1.0 + LATENCY_PER_DOUBLING * ranks.log2())
+        base_s * (1.0 + growth * ranks.log2())
     }
 }
 
@@ -122,8 +120,12 @@ pub fn layer(context: &Context, layer: &Layer) -> Exchange {
         Some(e) if engine.attention_dp > 1 => {
             let link = Link::of(context.cluster, engine.tp, context.hardware.link_rate);
             let t = f64::from(engine.tp);
-            let round =
-                2.0 * (latency_s(latency * context.software.all_to_all_ratio, t) + link.extra_s);
+            let round = 2.0
+                * (latency_s(
+                    latency * context.software.all_to_all_ratio,
+                    context.hardware.latency_per_doubling,
+                    t,
+                ) + link.extra_s);
             let sent = copies(
                 e.all as u64,
                 e.top_k as u64,
@@ -149,7 +151,7 @@ fn all_reduce(ranks: u32, width: f64, latency: f64, context: &Context) -> Exchan
     let link = Link::of(context.cluster, ranks, context.hardware.link_rate);
     let t = f64::from(ranks);
     Exchange {
-        fixed_s: latency_s(latency, t) + link.extra_s,
+        fixed_s: latency_s(latency, context.hardware.latency_per_doubling, t) + link.extra_s,
         per_token_s: all_reduce_bytes(width * 2.0, t) / link.bytes_per_s,
     }
 }
@@ -174,7 +176,7 @@ mod tests {
     proptest! {
         #[test]
         fn more_ranks_cost_more(t in 2.0..64.0_f64, bytes in 1.0..1e9_f64) {
-            prop_assert!(latency_s(1e-5, 2.0 * t) > latency_s(1e-5, t));
+            prop_assert!(latency_s(1e-5, 0.1, 2.0 * t) > latency_s(1e-5, 0.1, t));
             prop_assert!(all_reduce_bytes(bytes, 2.0 * t) > all_reduce_bytes(bytes, t));
             prop_assert!(all_reduce_bytes(bytes, t) < 2.0 * bytes);
         }

@@ -18,10 +18,14 @@ pub struct Operators {
     pub linear: f64,
     /// Sparse-attention indexer, beside its attention.
     pub indexer: f64,
-    /// Dense MLP, and shared experts.
+    /// Dense MLP.
     pub dense: f64,
     /// Router, dispatch and routed experts.
     pub moe: f64,
+    /// Selection of one expert for a token.
+    pub choice: f64,
+    /// Shared experts.
+    pub shared: f64,
     /// Cast of a GEMM group's input to block-scaled fp8.
     pub cast_fp8_block: f64,
     /// Cast of a GEMM group's input to fp4.
@@ -36,10 +40,14 @@ pub struct Hardware {
     pub weight_read: f64,
     /// Of that, what 16-bit weights reach.
     pub weight_read_16_bit: f64,
+    /// Of that, what 4-bit weights reach.
+    pub weight_read_4_bit: f64,
     /// Share of HBM bandwidth at which decode reads expert weights.
     pub expert_read: f64,
-    /// Of that, what 4-bit experts reach.
+    /// Of that, what 4-bit experts reach where the device multiplies 4-bit operands.
     pub expert_read_4_bit: f64,
+    /// Share of HBM bandwidth for experts stored in 4 bits and multiplied in 16.
+    pub expert_read_weight_only: f64,
     /// Share of HBM bandwidth at which decode reads keys and values.
     pub kv_read: f64,
     /// Share of the tensor-core peak that decode GEMMs reach.
@@ -60,6 +68,8 @@ pub struct Hardware {
     pub elementwise_passes: f64,
     /// Latency of an all-reduce of a small message in a CUDA graph, s.
     pub all_reduce_s: f64,
+    /// Growth of that with each doubling of the ranks beyond one.
+    pub latency_per_doubling: f64,
     /// Time per operator over that of the newest architecture.
     pub operator_ratio: f64,
     /// Operators of a layer.

@@ -57,6 +57,8 @@ const NO_OPERATORS: Operators = Operators {
     indexer: 0.0,
     dense: 0.0,
     moe: 0.0,
+    choice: 0.0,
+    shared: 0.0,
     cast_fp8_block: 0.0,
     cast_fp4: 0.0,
 };
@@ -75,9 +77,18 @@ pub const fn kv_format(dtype: Dtype) -> KvFormat {
 
 /// Stored bytes of a layer on one GPU.
 fn stored(layer: &Layer) -> f64 {
-    let matrices = [layer.projections, layer.unquantised, layer.dense, layer.shared];
+    let matrices = [
+        layer.projections,
+        layer.unquantised,
+        layer.dense,
+        layer.shared,
+    ];
     let experts = layer.experts.map_or(0.0, |e| e.local * e.slice().bytes());
-    matrices.iter().map(super::operators::Matrices::bytes).sum::<f64>() + experts
+    matrices
+        .iter()
+        .map(super::operators::Matrices::bytes)
+        .sum::<f64>()
+        + experts
 }
 
 /// Bytes that a sequence of `tokens` keeps on a GPU in the layers `range` of the model.
@@ -103,7 +114,13 @@ fn sequence_bytes(model: &Model, cut: &layer::Cut, dcp: f64, range: &[usize], to
 
 /// Memory of an engine whose sequences are `tokens` long, for the pipeline stage with least left.
 #[must_use]
-pub fn terms(setting: &Setting, precision: &Precision, engine: &Engine, role: Role, tokens: f64) -> Terms {
+pub fn terms(
+    setting: &Setting,
+    precision: &Precision,
+    engine: &Engine,
+    role: Role,
+    tokens: f64,
+) -> Terms {
     let model = setting.model;
     let cut = Cut {
         hidden: model.hidden as f64,
@@ -120,7 +137,14 @@ pub fn terms(setting: &Setting, precision: &Precision, engine: &Engine, role: Ro
         let layers = &model.layers[start..start + *count as usize];
         start += *count as usize;
         let ends = (stage == 0, stage + 1 == counts.len());
-        let found = one_stage(setting, precision, engine, (layers, &kinds), ends, (role, tokens));
+        let found = one_stage(
+            setting,
+            precision,
+            engine,
+            (layers, &kinds),
+            ends,
+            (role, tokens),
+        );
         if least.is_none_or(|l| found.kv_tokens < l.kv_tokens) {
             least = Some(found);
         }
@@ -145,7 +169,9 @@ fn one_stage(
         table * (f64::from(u8::from(first)) + f64::from(u8::from(last)))
     };
     let draft = if last && engine.spec_tokens > 0 {
-        model.mtp.first().map_or(0.0, |m| stored(&kinds[m.kind]) + 2.0 * m.projection_params as f64)
+        model.mtp.first().map_or(0.0, |m| {
+            stored(&kinds[m.kind]) + 2.0 * m.projection_params as f64
+        })
     } else {
         0.0
     };
@@ -155,7 +181,11 @@ fn one_stage(
         (Backend::Vllm, Role::Both | Role::Decode) => GRAPH_BYTES_PER_LAYER * layers.len() as f64,
         _ => 0.0,
     };
-    let collective = if engine.gpus() > 1 { COLLECTIVE_BYTES } else { 0.0 };
+    let collective = if engine.gpus() > 1 {
+        COLLECTIVE_BYTES
+    } else {
+        0.0
+    };
     let context_bytes = CONTEXT_BYTES + collective;
     let total_bytes = setting.cluster.device.memory_bytes;
     let (fixed, share) = (weights_bytes + context_bytes, engine.memory_share);
@@ -192,9 +222,18 @@ fn one_stage(
 }
 
 /// Peak of the profile run: a full pass, or the sampler over every slot.
-fn activations(setting: &Setting, engine: &Engine, layers: &[usize], last: bool, role: Role) -> f64 {
+fn activations(
+    setting: &Setting,
+    engine: &Engine,
+    layers: &[usize],
+    last: bool,
+    role: Role,
+) -> f64 {
     let model = setting.model;
-    let cut = (f64::from(engine.attention_tp()), f64::from(engine.moe_tp.max(1)));
+    let cut = (
+        f64::from(engine.attention_tp()),
+        f64::from(engine.moe_tp.max(1)),
+    );
     let widest = layers
         .iter()
         .map(|k| width(model.hidden, cut, &model.kinds[*k]))
@@ -205,7 +244,11 @@ fn activations(setting: &Setting, engine: &Engine, layers: &[usize], last: bool,
     };
     let own = f64::from(tokens) / f64::from(engine.attention_dp);
     let slots = f64::from(engine.max_batch) / f64::from(engine.attention_dp);
-    let sampler = if last { slots * model.vocab as f64 * SAMPLER_BYTES } else { 0.0 };
+    let sampler = if last {
+        slots * model.vocab as f64 * SAMPLER_BYTES
+    } else {
+        0.0
+    };
     (FORWARD_RATIO * own * widest).max(sampler)
 }
 
@@ -273,7 +316,10 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_keeps_nothing() {
-        let small = Engine { memory_share: 0.01, ..engine(1) };
+        let small = Engine {
+            memory_share: 0.01,
+            ..engine(1)
+        };
         let t = room(&dense(), Backend::Vllm, &small, 1000.0);
         assert!(t.available_bytes < 0.0);
         assert_eq!(t.kv_tokens, 0.0);

@@ -68,7 +68,7 @@ impl Experts {
 pub struct Core {
     /// Bytes of a key and its value.
     pub bytes_per_key: f64,
-    /// FLOP for a key, padded heads included.
+    /// FLOP of one token for a key, padded heads included.
     pub flops_per_key: f64,
     /// Bytes of an indexer's key.
     pub index_bytes_per_key: f64,
@@ -121,7 +121,8 @@ pub struct Layer {
     pub feed_forward: bool,
 }
 
-/// Heads of latent attention that a kernel's tile holds: fewer cost as much.
+/// Query heads of latent attention that a kernel's tile holds, those of draft tokens included: fewer
+/// cost as much.
 pub const LATENT_TILE_HEADS: f64 = 64.0;
 
 /// Bytes per element of a format that the cache keeps.
@@ -274,7 +275,8 @@ impl Cut<'_> {
             + rank * heads * (nope + v)
             + gate
             + heads * v * self.hidden;
-        let padded = heads.max(LATENT_TILE_HEADS);
+        let drafts = 1.0 + f64::from(self.engine.spec_tokens);
+        let padded = heads.max(LATENT_TILE_HEADS / drafts);
         layer.core = Core {
             bytes_per_key: (rank + rope) * kv_bytes(self.precision) / f64::from(self.engine.dcp),
             flops_per_key: 2.0 * padded * (2.0 * rank + rope),
@@ -340,6 +342,11 @@ impl Cut<'_> {
             ranks: f64::from(e.ep),
             width: m.expert_hidden as f64,
         });
-        layer.operators += self.operators.moe + self.casts(self.precision.experts, 1.0);
+        layer.operators += self.operators.moe
+            + self.operators.choice * m.top_k as f64
+            + self.casts(self.precision.experts, 1.0);
+        if m.shared_intermediate > 0 {
+            layer.operators += self.operators.shared;
+        }
     }
 }

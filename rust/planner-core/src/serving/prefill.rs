@@ -10,9 +10,9 @@
 //! T = max(T_all / ranks, longest prompt). Experts see all tokens.
 
 use super::costs::Context;
-use super::decode::active;
+use super::decode::ExpertGroup;
 use super::exchange;
-use super::operators::{Core, Experts, Layer, Matrices};
+use super::operators::{Core, Layer, Matrices};
 use super::steps::Pass;
 
 /// Named terms of a pass, s. `launch_s` is what launching adds to the GPU's time; they add up to
@@ -79,14 +79,6 @@ impl Group {
     fn time_s(&self, tokens: f64) -> f64 {
         self.read_s.hypot(self.per_token_s * tokens)
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct ExpertGroup {
-    read_s: f64,
-    local: f64,
-    log_miss: f64,
-    per_token_s: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -164,7 +156,13 @@ impl Prefill {
         self.dense.add(n, &layer.dense, context);
         self.shared.add(n, &layer.shared, context);
         if let Some(experts) = &layer.experts {
-            self.experts.push(expert_group(n, experts, context));
+            self.experts.push(ExpertGroup::new(
+                n,
+                experts,
+                context.expert_bytes_per_s(experts.dtype),
+                context.prefill_expert_flops(experts.dtype),
+                context.imbalance,
+            ));
         }
         if layer.mixer {
             self.cores.push(core_group(n, &layer.core, context));
@@ -195,8 +193,8 @@ impl Prefill {
             ..Terms::default()
         };
         for e in &self.experts {
-            let read = active(e.local, e.log_miss, pass.tokens) * e.read_s;
-            terms.experts_s += read.hypot(e.per_token_s * pass.tokens);
+            let (read, multiply) = e.times(pass.tokens);
+            terms.experts_s += read.hypot(multiply);
         }
         let all = pairs(queries, pass.past, f64::INFINITY);
         for c in &self.cores {
@@ -211,17 +209,6 @@ impl Prefill {
         let gpu = terms.gpu_s();
         terms.launch_s = gpu.hypot(self.launch_s) - gpu;
         terms
-    }
-}
-
-fn expert_group(n: f64, e: &Experts, context: &Context) -> ExpertGroup {
-    let bytes = e.slice().bytes();
-    let rows = e.top_k / e.ranks * context.imbalance;
-    ExpertGroup {
-        read_s: n * bytes / context.expert_bytes_per_s(e.dtype),
-        local: e.local,
-        log_miss: (1.0 - (e.top_k / e.all).min(1.0 - 1e-12)).ln(),
-        per_token_s: n * rows * 2.0 * e.elements / context.prefill_expert_flops(e.dtype),
     }
 }
 

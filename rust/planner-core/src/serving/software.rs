@@ -34,6 +34,8 @@ pub struct Software {
     pub ttft_s: f64,
     /// The same for each prompt token, s.
     pub ttft_per_token_s: f64,
+    /// What speculation adds to a first token, s.
+    pub speculative_ttft_s: f64,
     /// Share of a decode step that a pass over prompts in the same step adds.
     pub mixed_decode_share: f64,
     /// Probability that a draft token is accepted, for loads that state none.

@@ -186,7 +186,10 @@ fn activations(query: &Query, layers: &[usize], last: bool) -> f64 {
     let widest = layers
         .iter()
         .map(|i| {
-            let cut = (query.tp as f64, if query.ep > 1 { 1.0 } else { query.tp as f64 });
+            let cut = (
+                query.tp as f64,
+                if query.ep > 1 { 1.0 } else { query.tp as f64 },
+            );
             width(query.model.hidden, cut, &query.model.kinds[kinds[*i]])
         })
         .fold(0.0, f64::max);
