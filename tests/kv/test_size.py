@@ -49,8 +49,9 @@ def test_json_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
 def test_negative_memory_is_no_blocks(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "--model", "llama-3.1-8b", "--available-memory", "-2GiB", "--json")
     data = json.loads(out)
-    assert (code, data["num_blocks"], data["tokens"], data["fits"]) == (0, 0, 0, False)
+    assert (code, data["num_blocks"], data["tokens"], data["fits"]) == (1, 0, 0, False)
     assert "0 blocks" in err
+    assert "hint: take a GPU with more memory" in err
 
 
 def test_a_request_longer_than_the_pool(capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,9 +59,17 @@ def test_a_request_longer_than_the_pool(capsys: pytest.CaptureFixture[str]) -> N
         capsys, "--model", "llama-3.1-8b", "--available-memory", "2.89GiB",
         "--max-model-len", "29000",
     )  # fmt: skip
-    assert code == 0
+    assert code == 1
     assert "Maximum concurrency for 29,000 tokens per request: 0.82x" in out
     assert "334 more than there are" in err
+    assert "hint: --max-model-len 23664 or --kv-dtype fp8" in err
+
+
+def test_more_ranks_are_a_way_out(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "--model", "llama-3.1-70b", "--gpu", "h100", "--json")
+    assert code == 1
+    assert "hint: --tp 4" in err
+    assert run(capsys, "--model", "llama-3.1-70b", "--gpu", "h100", "--tp", "4")[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ class Flags:
     max_model_len
         Longest request (default: what the model states).
     max_num_batched_tokens, max_num_seqs, max_concurrent_batches
-        Limits of a batch, and batches in flight.
+        Limits of a batch (default: the engine's for the GPU), and batches in flight.
     mamba_cache_mode
         ``none`` or ``align``: states are checkpointed for prefix caching (default: by version).
     speculative_tokens
@@ -105,7 +105,7 @@ class Flags:
     block_size: int | None = None
     max_model_len: int | None = None
     max_num_batched_tokens: int | None = None
-    max_num_seqs: int = 256
+    max_num_seqs: int | None = None
     max_concurrent_batches: int = 1
     mamba_cache_mode: str | None = None
     speculative_tokens: int = 0
@@ -289,9 +289,11 @@ def _query(flags: Flags, engine: str, max_len: int, hardware: Hardware) -> dict[
         ):
             rule = f"must be at least {least} and below 2^40"
             raise InputError(rule, field=item.name, value=str(value))
+    version = _version(engine, flags.engine_version)
+    tokens, seqs = _default_batch(hardware, version, max_len)
     return {
         "engine": engine,
-        "version": _version(engine, flags.engine_version),
+        "version": version,
         "tp": flags.tensor_parallel,
         "pp": flags.pipeline_parallel,
         "dcp": flags.decode_context_parallel,
@@ -301,8 +303,8 @@ def _query(flags: Flags, engine: str, max_len: int, hardware: Hardware) -> dict[
         "kv_format": kv_format,
         "block_tokens": flags.block_size,
         "max_len": max_len,
-        "max_batched_tokens": flags.max_num_batched_tokens or _default_batch(hardware),
-        "max_seqs": flags.max_num_seqs,
+        "max_batched_tokens": flags.max_num_batched_tokens or tokens,
+        "max_seqs": flags.max_num_seqs or seqs,
         "batches_in_flight": flags.max_concurrent_batches,
         "mamba_mode": flags.mamba_cache_mode,
         "draft_tokens": flags.speculative_tokens,
@@ -313,12 +315,32 @@ def _query(flags: Flags, engine: str, max_len: int, hardware: Hardware) -> dict[
     }
 
 
-def _default_batch(hardware: Hardware) -> int:
-    """Batch of vLLM's server: 8192 tokens on devices of 70 GiB and more, A100 apart, else 2048."""
+V1: Final = (0, 8)
+"""First vLLM whose default engine cuts prompts into chunks."""
+
+LONG_CHUNKS: Final = (0, 6)
+"""First vLLM that does so where requests may be long."""
+
+LONG_PROMPT: Final = 32768
+"""Longest request up to which it does not, before `V1`."""
+
+
+def _default_batch(
+    hardware: Hardware, version: tuple[int, int] | None, max_len: int
+) -> tuple[int, int]:
+    """Tokens and requests of a batch of vLLM's server.
+
+    On devices of 70 GiB and more, A100 apart, 8192 tokens and 1024 requests, else 2048 and 256
+    (`vllm/engine/arg_utils.py`, 0.9 and later). Before that a batch holds the longest request, of at
+    least 2048 tokens, and from 0.6 on 512 tokens where requests may be longer than 32,768.
+    """
     if hardware.available_memory is not None or hardware.gpu is None:
-        return 8192
+        return 8192, 256
+    if version is not None and version < V1:
+        chunks = max_len > LONG_PROMPT and version >= LONG_CHUNKS
+        return (512 if chunks else max(max_len, 2048)), 256
     large = visible_bytes(hardware.gpu) >= 70 * GIB and "a100" not in hardware.gpu.lower()
-    return 8192 if large else 2048
+    return (8192, 1024) if large else (2048, 256)
 
 
 def _memory(hardware: Hardware, engine: str) -> dict[str, Any]:

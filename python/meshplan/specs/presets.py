@@ -59,6 +59,11 @@ def _deepen(base: dict[str, Any], more: Mapping[str, Any]) -> None:
             base[key] = value
 
 
+def tables(kind: str = "clusters") -> Mapping[str, Mapping[str, Any]]:
+    """Presets of a kind, as they stand in their files."""
+    return _read()[kind]
+
+
 def names(kind: str = "clusters") -> list[str]:
     """Names of the presets of a kind: ``clusters``, ``devices`` or ``fabrics``."""
     return list(_read()[kind])

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from meshplan.cli.kv.show import note, print_columns, print_json
-from meshplan.errors import InputError
+from meshplan.errors import Infeasible, InputError
 from meshplan.units import UnitError, format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from meshplan.kv.log import EngineLog
     from meshplan.kv.size import Flags, Hardware, Size
 
-_MEMORY = "Parallelism"
-_BATCH = "Batch and cache"
-_DEVICE = "Memory"
+MOST_RANKS = 64
+"""Largest tensor parallelism that is tried as a way out."""
 
 
 def parse_memories(text: str) -> list[float]:
@@ -75,7 +74,7 @@ def size(
     ] = "",
     block_size: Annotated[int | None, typer.Option(help="Tokens in a block (page).")] = None,
     max_num_batched_tokens: Annotated[int | None, typer.Option(help="Tokens of a batch.")] = None,
-    max_num_seqs: Annotated[int, typer.Option(help="Requests of a batch.")] = 256,
+    max_num_seqs: Annotated[int | None, typer.Option(help="Requests of a batch.")] = None,
     max_concurrent_batches: Annotated[int, typer.Option(help="Batches in flight.")] = 1,
     mamba_cache_mode: Annotated[str | None, typer.Option(help="none or align.")] = None,
     speculative_tokens: Annotated[int, typer.Option(help="Draft tokens (MTP).")] = 0,
@@ -106,7 +105,8 @@ def size(
     """Blocks, tokens and concurrency of an engine's KV cache, and what limits them.
 
     Memory is what the engine reported (`--available-memory`, `--from-log`) or is predicted for
-    `--gpu`.
+    `--gpu`. If a request of full length does not fit, the exit status is 1 and the nearest change
+    that helps is named.
     """
     from meshplan.kv.size import Flags, Hardware
     from meshplan.kv.size import size as run
@@ -150,6 +150,8 @@ def size(
     answer = run(model, flags, hardware)
     _talk(answer)
     _print(answer, flags, hardware, log, json=json)
+    if log is None and not answer.fits:
+        raise Infeasible(_shortfall(answer), hint=_way_out(model, flags, hardware, answer))
 
 
 def _read(path: Path | None) -> EngineLog | None:
@@ -193,17 +195,42 @@ def _count(log: EngineLog | None, name: str) -> int:
 def _talk(answer: Size) -> None:
     for assumption in answer.assumptions:
         note(assumption)
-    stage = answer.stages[answer.limiting_stage]
-    if stage["available_bytes"] <= 0:
-        note(
-            f"no memory is left for the cache ({format_bytes(stage['available_bytes'])}): 0 blocks"
-        )
-    elif not answer.fits:
-        note(
-            f"a request of {answer.max_model_len:,} tokens does not fit: it needs "
-            f"{answer.blocks_per_request:,} blocks, {answer.shortfall_blocks:,} more than "
-            f"there are; the longest that fits has {answer.max_len_that_fits:,} tokens"
-        )
+
+
+def _shortfall(answer: Size) -> str:
+    available = answer.stages[answer.limiting_stage]["available_bytes"]
+    if available <= 0:
+        return f"no memory is left for the cache ({format_bytes(available)}): 0 blocks"
+    return (
+        f"a request of {answer.max_model_len:,} tokens does not fit: it needs "
+        f"{answer.blocks_per_request:,} blocks, {answer.shortfall_blocks:,} more than there are"
+    )
+
+
+def _way_out(model: str, flags: Flags, hardware: Hardware, answer: Size) -> str:
+    """Nearest changes that would make a request of full length fit."""
+    from dataclasses import replace
+
+    from meshplan.kv.size import size as run
+
+    ways = []
+    if answer.max_len_that_fits > 0:
+        ways.append(f"--max-model-len {answer.max_len_that_fits}")
+    # Memory that an engine reported says nothing about other layouts.
+    tp = flags.tensor_parallel * 2 if hardware.available_memory is None else 0
+    while 0 < tp <= MOST_RANKS:
+        try:
+            found = run(model, replace(flags, tensor_parallel=tp), hardware)
+        except InputError:
+            break
+        if found.fits:
+            ways.append(f"--tp {tp}")
+            break
+        tp *= 2
+    if flags.kv_dtype == "auto" and answer.engine == "vllm":
+        halved = run(model, replace(flags, kv_dtype="fp8"), hardware)
+        ways += ["--kv-dtype fp8"] if halved.fits else []
+    return " or ".join(ways) if ways else "take a GPU with more memory, or smaller weights"
 
 
 def _print(

@@ -10,10 +10,15 @@
 //! * **graphs**: [`GRAPH_BYTES_PER_LAYER`] a captured layer;
 //! * **context**: [`CONTEXT_BYTES`], and [`COLLECTIVE_BYTES`] more with several ranks.
 //!
-//! The two slopes come from vLLM start-up logs: an RTX 3090 with Llama-3.1-8B leaves 3.81 GiB at
-//! batches of 20,000 tokens and 2.89 GiB at 29,000 (vllm#10517), which is 110 kB a token against
-//! 102 kB by the formula and leaves 0.48 GiB at zero tokens; an RTX 4090 with vLLM 0.19 leaves
-//! 5.06 GiB. Other rows scatter by about ±1 GiB: treat a prediction so.
+//! What is counted follows the version of vLLM. Before 0.7 the context was part of what the profile run
+//! found in use; later only what grows during it is. CUDA graphs are part of it from 0.20 on. In
+//! 0.6 and 0.7 a profile run of chunks (requests beyond 32,768 tokens) samples nothing.
+//!
+//! Constants come from start-up logs that state their terms: an RTX 3090 with Llama-3.1-8B leaves
+//! 3.81 GiB at batches of 20,000 tokens and 2.89 GiB at 29,000 (vllm#10517), which is 110 kB a token
+//! against 102 kB by the formula and leaves 0.48 GiB at none; logs of 0.7 and 0.8 state 0.05 to
+//! 0.12 GiB beside PyTorch on one GPU and 0.20 to 0.25 GiB on several. How well it predicts is a test,
+//! `tests/kv/test_memory.py`.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,16 +27,31 @@ use crate::kv::layer::heads_per_rank;
 use crate::model::{FeedForward, LayerKind, Mixer, params};
 use crate::units::Dtype;
 
-/// CUDA context, kernels and allocator slack of one process, bytes.
+/// CUDA context, kernels and allocator slack of one process, bytes: where the engine counts them.
 pub const CONTEXT_BYTES: f64 = 0.48 * GIB;
+/// What grows beside PyTorch while vLLM 0.7 and later profile, bytes.
+pub const GROWTH_BYTES: f64 = 0.06 * GIB;
 /// Buffers of collectives where a layout has several ranks, bytes.
-pub const COLLECTIVE_BYTES: f64 = 0.5 * GIB;
+pub const COLLECTIVE_BYTES: f64 = 0.19 * GIB;
 /// Graph memory of one layer over all captured sizes, bytes.
 pub const GRAPH_BYTES_PER_LAYER: f64 = 9.0e6;
 /// Activation peak over what the formula counts.
 pub const FORWARD_RATIO: f64 = 1.07;
-/// Bytes of one logit while sampling: bf16, fp32 and a sorted or normalised copy.
-pub const SAMPLER_BYTES: f64 = 12.0;
+/// Bytes of one logit while sampling with top-k and top-p, as the profile run does: the logit in 16 and
+/// in 32 bits (2 + 4), sorted values and their indices (4 + 8), their probabilities, running sums and
+/// mask (4 + 4 + 1), logits put back in place, probabilities and log-probabilities (4 + 4 + 4). Logs of
+/// five models of vocabularies of 128,256 and 151,936 state 38.5 to 41.2.
+pub const SAMPLER_BYTES: f64 = 39.0;
+/// First vLLM that counts only what grows during the profile run.
+const GROWTH_ONLY: (u32, u32) = (0, 7);
+/// First vLLM whose default engine samples in every profile run.
+const ALWAYS_SAMPLES: (u32, u32) = (0, 8);
+/// First vLLM that cuts prompts into chunks where requests may be long.
+const LONG_CHUNKS: (u32, u32) = (0, 6);
+/// First vLLM that counts CUDA graphs.
+const COUNTS_GRAPHS: (u32, u32) = (0, 20);
+/// Longest request up to which vLLM 0.6 and 0.7 profile whole prompts.
+const WHOLE_PROMPTS: u64 = 32_768;
 const GIB: f64 = 1_073_741_824.0;
 
 /// A device and what is known of a deployment on it.
@@ -87,14 +107,21 @@ pub fn stage(query: &Query, device: &Device, layers: &[usize], first: bool, last
         Engine::Vllm | Engine::Trtllm => activations(query, layers, last),
         Engine::Sglang | Engine::Llamacpp => 0.0,
     };
-    let graphs = device.graphs && query.engine == Engine::Vllm;
+    let vllm = query.engine == Engine::Vllm;
+    let version = query.vllm_version();
+    let graphs = device.graphs && vllm && version >= COUNTS_GRAPHS;
     let graph_bytes = if graphs {
         GRAPH_BYTES_PER_LAYER * layers.len() as f64
     } else {
         0.0
     };
     let ranks = query.tp * query.pp * query.ep.max(1);
-    let context_bytes = CONTEXT_BYTES + if ranks > 1 { COLLECTIVE_BYTES } else { 0.0 };
+    let own = if vllm && version >= GROWTH_ONLY {
+        GROWTH_BYTES
+    } else {
+        CONTEXT_BYTES
+    };
+    let context_bytes = own + if ranks > 1 { COLLECTIVE_BYTES } else { 0.0 };
     Terms {
         total_bytes: device.total_bytes,
         usable_bytes,
@@ -179,7 +206,8 @@ fn kv_ranks(kind: &LayerKind, tp: u64) -> f64 {
     }
 }
 
-/// Peak of the profile run: `max(T · widest layer, S·V · bytes of a logit)`.
+/// Peak of the profile run: `max(T · widest layer, min(S, T)·V · bytes of a logit)`; the logits of one
+/// rank are those of the whole vocabulary, gathered.
 fn activations(query: &Query, layers: &[usize], last: bool) -> f64 {
     let kinds = query.layer_kinds();
     let tokens = query.max_batched_tokens as f64;
@@ -194,8 +222,12 @@ fn activations(query: &Query, layers: &[usize], last: bool) -> f64 {
         })
         .fold(0.0, f64::max);
     let forward = FORWARD_RATIO * tokens * widest;
-    let sampler = if last {
-        query.max_seqs as f64 * query.model.vocab as f64 * SAMPLER_BYTES
+    let chunks_only = query.engine == Engine::Vllm
+        && (LONG_CHUNKS..ALWAYS_SAMPLES).contains(&query.vllm_version())
+        && query.max_len > WHOLE_PROMPTS;
+    let sampler = if last && !chunks_only {
+        let sampled = query.max_seqs.min(query.max_batched_tokens);
+        sampled as f64 * query.model.vocab as f64 * SAMPLER_BYTES
     } else {
         0.0
     };
