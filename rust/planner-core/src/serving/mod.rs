@@ -8,6 +8,7 @@
 //! | [`engine`] | replay of engines, request by request |
 //! | [`disagg`] | prefill and decode on engines of their own |
 //! | [`closed`] | the closed form of the replay |
+//! | [`estimate`] | one deployment under one load |
 //! | [`outcome`] | what a replay or the closed form says |
 //! | [`space`], [`rules`], [`facts`] | deployments of a job, and what backends accept |
 //! | [`steps`] | what the engine replay asks of the cost model: time of a step |
@@ -26,6 +27,7 @@ pub mod decode;
 pub mod deployment;
 pub mod disagg;
 pub mod engine;
+pub mod estimate;
 pub mod exchange;
 pub mod facts;
 #[cfg(test)]

@@ -8,6 +8,7 @@
 //! | [`books`] | sums and peaks |
 //! | [`drive`] | closed loop, open loop, routing |
 //! | [`requests`] | lengths and arrivals |
+//! | [`prefixes`] | a trace on engines with prefix caches |
 //! | [`table`] | step times tabulated |
 //!
 //! Engines of a closed loop are played with their own clients: a request ends at the engine that
@@ -17,6 +18,7 @@ pub mod books;
 pub mod drive;
 mod passes;
 pub mod policy;
+pub mod prefixes;
 pub mod replica;
 pub mod requests;
 pub mod table;
@@ -78,11 +80,8 @@ pub fn play<T: StepTimes + ?Sized>(
     limits: &Limits,
     space: &mut Workspace,
 ) -> Result<Outcome> {
-    policy.check()?;
+    check_play(policy, settings)?;
     requests::check(load)?;
-    if settings.workers == 0 {
-        return Err(Error::field("workers", 0, "must be at least 1"));
-    }
     if !settings.tabulate {
         return Ok(space.play(policy, times, load, settings, limits));
     }
@@ -91,6 +90,14 @@ pub fn play<T: StepTimes + ?Sized>(
     let outcome = space.play(policy, &table, load, settings, limits);
     space.nodes = nodes;
     Ok(outcome)
+}
+
+fn check_play(policy: &Policy, settings: &Settings) -> Result<()> {
+    policy.check()?;
+    if settings.workers == 0 {
+        return Err(Error::field("workers", 0, "must be at least 1"));
+    }
+    Ok(())
 }
 
 /// Where a load looks at step times.
@@ -199,8 +206,7 @@ impl Workspace {
         limits: &Limits,
     ) -> Outcome {
         let workers = settings.workers as usize;
-        self.replicas
-            .resize_with(self.replicas.len().max(workers), Replica::default);
+        self.engines(workers);
         let replicas = &mut self.replicas[..workers];
         drive::open(
             rules,
@@ -209,9 +215,18 @@ impl Workspace {
             &mut self.jobs,
             &mut |_, _| None,
         );
+        self.open_outcome(rules.policy, workers, limits)
+    }
+
+    fn engines(&mut self, workers: usize) {
+        let count = self.replicas.len().max(workers);
+        self.replicas.resize_with(count, Replica::default);
+    }
+
+    fn open_outcome(&mut self, policy: &Policy, workers: usize, limits: &Limits) -> Outcome {
         let mut out = Outcome::open(&self.jobs, limits, &mut self.scratch);
-        let books = replicas.iter().map(|r| &r.books);
-        out.book(books, rules.policy.kv_tokens, false);
+        let books = self.replicas[..workers].iter().map(|r| &r.books);
+        out.book(books, policy.kv_tokens, false);
         out
     }
 }
