@@ -93,6 +93,12 @@ def test_a_disaggregated_row() -> None:
     assert found.deployment["precision"]["kv"] == "fp8"
 
 
+def test_expert_ranks_hold_as_many_experts_each() -> None:
+    wide = split(decode_tp="24", decode_attention_dp="24", decode_ep="24", gpus="32")
+    assert engine(wide)["redundant_experts"] == 16
+    assert any("16 redundant experts" in words for words in meaning(wide).assumptions)
+
+
 def test_blank_lengths_are_nominal() -> None:
     assert meaning(row(length_range_low="")).load["output"] == {"tokens": 512, "low": 1.0}
 

@@ -200,7 +200,7 @@ def interpret(where: str, row: Mapping[str, str], spec: ModelSpec | None) -> Rec
     InputError
         With every problem of the row.
     """
-    reader = _Row(row, where)
+    reader = _Row(row, where, spec)
     if spec is None:
         hint = "put its config.json as NAME.json into the folder of --models"
         reader.problem("model", "has no config and is no preset", hint)
@@ -231,9 +231,11 @@ def interpret(where: str, row: Mapping[str, str], spec: ModelSpec | None) -> Rec
 class _Row(Cells):
     """A row on its way to a deployment, with the problems met and the assumptions made so far."""
 
-    def __init__(self, row: Mapping[str, str], where: str) -> None:
+    def __init__(self, row: Mapping[str, str], where: str, spec: ModelSpec | None) -> None:
         super().__init__(row, where)
         self.assumptions: list[str] = []
+        blocks = [kind["feed_forward"] for kind in spec.canonical["kinds"]] if spec else []
+        self.experts = max((block["experts"] for block in blocks if _routed(block)), default=0)
 
     def assume(self, words: str) -> None:
         if words not in self.assumptions:
@@ -317,8 +319,15 @@ class _Row(Cells):
             "recv_interval": self.whole("scheduler_recv_interval", 1),
             "memory_share": facts["memory_share"],
             "spec_tokens": self.drafts(),
-            "redundant_experts": 0,
+            "redundant_experts": self.copies(ep),
         }
+
+    def copies(self, ep: int) -> int:
+        """Fewest copies of experts with which every expert rank holds as many."""
+        copies = -self.experts % ep
+        if copies:
+            self.assume(f"{copies} redundant experts over {ep} ranks")
+        return copies
 
     def budget(self, backend: str, clients: int) -> int:
         """Prompt tokens of a step of an attention replica where the row states none."""
@@ -414,3 +423,7 @@ class _Row(Cells):
         if not self.text("concurrency"):
             self.problem("concurrency", "must be given where there is no request_rate")
         return {"kind": "closed", "concurrency": self.whole("concurrency", 1)}
+
+
+def _routed(block: Mapping[str, Any] | None) -> bool:
+    return block is not None and block["kind"] == "moe"

@@ -13,6 +13,7 @@ pub mod kv;
 pub mod model;
 pub mod moe;
 pub mod question;
+pub mod serving;
 pub mod sweep;
 pub mod training;
 
@@ -46,6 +47,9 @@ mod _core {
     };
     #[pymodule_export]
     use crate::training::{Jobs, chunk_sizes};
+
+    #[pymodule_export]
+    use crate::serving::ServingJobs;
 
     #[pymodule_export]
     use crate::sweep::{SweepRows, sweep};

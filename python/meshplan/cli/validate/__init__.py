@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from meshplan.cli.validate import collectives, kernels, training
+from meshplan.cli.validate import collectives, kernels, serving, training
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -13,6 +13,7 @@ app = typer.Typer(
 )
 collectives.add_to(app)
 kernels.add_to(app)
+serving.add_to(app)
 training.add_to(app)
 
 

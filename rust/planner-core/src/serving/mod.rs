@@ -11,6 +11,7 @@
 //! | [`estimate`] | one deployment under one load |
 //! | [`outcome`] | what a replay or the closed form says |
 //! | [`space`], [`rules`], [`facts`] | deployments of a job, and what backends accept |
+//! | [`rows`] | estimates as columns |
 //! | [`steps`] | what the engine replay asks of the cost model: time of a step |
 //! | [`costs`] | an engine's layout worked out once: its decode steps and prefill passes |
 //! | [`operators`] | what a GPU reads, multiplies and launches for a layer |
@@ -38,6 +39,7 @@ pub mod memory;
 pub mod operators;
 pub mod outcome;
 pub mod prefill;
+pub mod rows;
 pub mod rules;
 pub mod software;
 pub mod space;
