@@ -42,20 +42,25 @@ def save(chart: Any, path: Path) -> None:
 
 
 def plot_hit_curve(result: Replay) -> Any:
-    """Hit ratio against capacity, from a replay with its curve."""
+    """Hit ratio against capacity: the curve of a replay, else its points."""
     alt = _altair()
-    frame = result.curve_frame()
-    step = max(1, len(frame) // _POINTS)
-    rows = frame.gather_every(step).to_dicts()
+    if result.curve is None:
+        bounded = (p for p in result.points if p.capacity_blocks)
+        rows = [{"capacity_blocks": p.capacity_blocks, "hit_ratio": p.hit_ratio} for p in bounded]
+        title = "Prefix-cache hits"
+    else:
+        frame = result.curve_frame()
+        rows = frame.gather_every(max(1, len(frame) // _POINTS)).to_dicts()
+        title = "Prefix-cache hits at every capacity"
     line = (
         alt.Chart(alt.Data(values=rows))
-        .mark_line()
+        .mark_line(point=result.curve is None)
         .encode(
             x=alt.X("capacity_blocks:Q", title="capacity, blocks").scale(type="log"),
             y=alt.Y("hit_ratio:Q", title="share of prompt blocks found"),
         )
     )
-    return line.properties(width=560, height=320, title="Prefix-cache hits at every capacity")
+    return line.properties(width=560, height=320, title=title)
 
 
 def plot_occupancy(result: Schedule) -> Any:
@@ -66,12 +71,12 @@ def plot_occupancy(result: Schedule) -> Any:
     frame = pl.DataFrame(result.timeline)
     rows = frame.gather_every(max(1, len(frame) // _POINTS)).to_dicts()
     base = alt.Chart(alt.Data(values=rows)).encode(x=alt.X("time_s:Q", title="time, s"))
-    share = base.mark_area(opacity=0.5).encode(
+    share = base.mark_area(opacity=0.5, interpolate="step-after").encode(
         y=alt.Y("occupancy_ratio:Q", title="share of blocks in use").scale(domain=[0, 1])
     )
     counts = (
         base.transform_fold(["running", "waiting"], as_=["state", "requests"])
-        .mark_line()
+        .mark_line(interpolate="step-after")
         .encode(y=alt.Y("requests:Q", title="requests"), color=alt.Color("state:N", title=""))
     )
     size = {"width": 560, "height": 200}

@@ -76,6 +76,7 @@ pub fn kv_lengths(py: Python<'_>, path: &str, trace: &str) -> CoreResult<String>
         let mut reader = trace::Reader::open(Path::new(path), trace)?;
         Ok(serde_json::to_string(&fragment::Lengths::of_trace(
             &mut reader,
+            &interrupted,
         )?)?)
     })
 }

@@ -127,7 +127,7 @@ def replay(
         capacities=capacities or [None],
         policy=policy.value,
         ids=ids.value,
-        curve=curve or plot is not None,
+        curve=curve or (plot is not None and model is None),
         sample=sample,
         trace_block_size=trace_block_size,
         skip_bad=skip_bad,
@@ -144,6 +144,9 @@ def replay(
     if plot is not None:
         from meshplan.kv.plot import plot_hit_curve, save
 
+        if result.curve is None and not any(p.capacity_blocks for p in result.points):
+            hint = "--capacity 1000,3000,10000: with --model the chart shows these, or the --curve"
+            raise InputError("nothing to draw", field="--plot", value=str(plot), hint=hint)
         save(plot_hit_curve(result), plot)
     if json:
         _print_json(result, curve=curve, points_given=bool(capacities))

@@ -100,15 +100,20 @@ impl Lengths {
 
     /// Lengths of every request of a trace.
     ///
+    /// `stop` is polled every thousand requests.
+    ///
     /// # Errors
-    /// A bad line.
-    pub fn of_trace(reader: &mut Reader) -> Result<Self> {
+    /// A bad line, or an interrupt.
+    pub fn of_trace(reader: &mut Reader, stop: &dyn Fn() -> bool) -> Result<Self> {
         let mut request = Request::default();
         let mut counts: BTreeMap<(u64, u64), u64> = BTreeMap::new();
         while reader.next(&mut request)? {
             *counts
                 .entry((request.input_tokens, request.output_tokens))
                 .or_default() += 1;
+            if reader.requests().is_multiple_of(1024) && stop() {
+                return Err(Error::Interrupted);
+            }
         }
         Ok(Self {
             rows: counts.into_iter().map(|((p, o), n)| (p, o, n)).collect(),

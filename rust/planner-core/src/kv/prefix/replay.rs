@@ -168,17 +168,14 @@ fn check(options: &Options) -> Result<()> {
 
 fn check_layers(options: &Options, layers: &Layers) -> Result<()> {
     let rule = "with several groups of layers what a request touches depends on what it found";
-    let refuse =
-        |field, value: &str, rest: &str| Err(Error::field(field, value, format!("{rule}: {rest}")));
     if options.curve || options.sample < 1.0 {
-        return refuse("curve", "asked for", "there is no curve; give capacities");
+        let rule = format!("there is no curve, give capacities: {rule}");
+        return Err(Error::field("curve", options.curve, rule));
     }
     if options.policy != Policy::Lru || options.ids != Ids::Full {
-        return refuse(
-            "policy",
-            "not the engine's",
-            "only lru with whole blocks is known",
-        );
+        let policy = format!("{:?}, {:?} ids", options.policy, options.ids).to_lowercase();
+        let rule = "for groups of layers only lru with whole blocks (ids full) is known";
+        return Err(Error::field("policy", policy, rule));
     }
     let base = base_tokens(&layers.groups);
     if options.block_tokens != base {

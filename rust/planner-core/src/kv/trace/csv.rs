@@ -148,7 +148,7 @@ fn whole(what: &str, text: &str) -> std::result::Result<u64, String> {
     match text.parse::<f64>() {
         Ok(v) if v >= 0.0 && v.fract() == 0.0 && v < 9.0e15 => Ok(v as u64),
         _ => Err(format!(
-            "{what}: expected a whole number of at least 0, found '{text}'"
+            "{what}: expected a whole number from 0 to 2^64 - 1, found '{text}'"
         )),
     }
 }

@@ -61,7 +61,9 @@ impl<'a> Cursor<'a> {
                 if v >= 0.0 && v.fract() == 0.0 && v < 9.0e15 {
                     Ok(v as u64)
                 } else {
-                    Err(format!("expected a whole number of at least 0, found {v}"))
+                    Err(format!(
+                        "expected a whole number from 0 to 2^64 - 1, found {v}"
+                    ))
                 }
             }
         }

@@ -28,6 +28,9 @@ use lines::Lines;
 /// Longest prompt or answer that a trace may state, tokens.
 pub const MAX_TOKENS: u64 = 1 << 31;
 
+/// Most blank lines in a row: beyond, a file is no trace (a few kilobytes of gzip hold gigabytes).
+const MAX_BLANK: u64 = 1 << 20;
+
 /// One request of a trace. A reader fills the same one again and again.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request {
@@ -111,7 +114,7 @@ impl Options {
 }
 
 enum Parser {
-    Mooncake(mooncake::Mooncake),
+    Mooncake,
     Tokens(tokens::Tokens),
     Csv(csv::Csv),
 }
@@ -127,6 +130,7 @@ pub struct Reader {
     bad: u64,
     odd_ids: u64,
     names: HashSet<u64>,
+    sorted: Vec<u64>,
     first_bad: Option<String>,
 }
 
@@ -154,7 +158,7 @@ impl Reader {
     fn new(mut lines: Lines, options: Options) -> Result<Self> {
         options.check()?;
         let parser = match options.format {
-            Format::Mooncake => Parser::Mooncake(mooncake::Mooncake::default()),
+            Format::Mooncake => Parser::Mooncake,
             Format::Tokens => Parser::Tokens(tokens::Tokens::new(options.block_tokens)),
             Format::Azure => Parser::Csv(csv::Csv::azure(&mut lines)?),
             Format::Csv => Parser::Csv(csv::Csv::generic(&mut lines)?),
@@ -169,6 +173,7 @@ impl Reader {
             bad: 0,
             odd_ids: 0,
             names: HashSet::new(),
+            sorted: Vec::new(),
             first_bad: None,
         })
     }
@@ -196,16 +201,22 @@ impl Reader {
     /// # Errors
     /// A bad line beyond the allowance, or a file without any request.
     pub fn next(&mut self, request: &mut Request) -> Result<bool> {
+        let mut blank = 0;
         loop {
             let Some(line) = self.lines.next()? else {
                 self.finish()?;
                 return Ok(false);
             };
             if line.is_empty() {
+                blank += 1;
+                if blank > MAX_BLANK {
+                    let problem = format!("more than {MAX_BLANK} blank lines in a row");
+                    return Err(self.lines.error(&problem));
+                }
                 continue;
             }
             let parsed = match &mut self.parser {
-                Parser::Mooncake(p) => p.parse(line, request),
+                Parser::Mooncake => mooncake::Mooncake::parse(line, request),
                 Parser::Tokens(p) => p.parse(line, request),
                 Parser::Csv(p) => p.parse(line, request),
             };
@@ -268,6 +279,7 @@ impl Reader {
         if found == 0 || matches!(self.parser, Parser::Tokens(_)) {
             return Ok(());
         }
+        self.check_distinct(&request.keys)?;
         let id_tokens = self.options.id_tokens();
         let due = request.input_tokens.div_ceil(id_tokens);
         if found != due {
@@ -284,6 +296,24 @@ impl Reader {
             coarsen(&mut request.keys, (block / id_tokens) as usize);
         }
         Ok(())
+    }
+
+    /// An id is the hash of the whole prefix, so it cannot come twice in one request. Ids that rise
+    /// (as in the published traces, mostly) need no sort.
+    fn check_distinct(&mut self, keys: &[u64]) -> std::result::Result<(), String> {
+        if keys.windows(2).all(|w| w[0] < w[1]) {
+            return Ok(());
+        }
+        self.sorted.clear();
+        self.sorted.extend_from_slice(keys);
+        self.sorted.sort_unstable();
+        match self.sorted.windows(2).find(|w| w[0] == w[1]) {
+            None => Ok(()),
+            Some(w) => Err(format!(
+                "block id {} twice in one request: a chained hash cannot repeat",
+                w[0]
+            )),
+        }
     }
 
     fn finish(&self) -> Result<()> {

@@ -3,18 +3,11 @@
 use super::Request;
 use super::json::Cursor;
 
-/// Parser of one line; remembers the ids of the request to find a repeated one.
-#[derive(Default)]
-pub(super) struct Mooncake {
-    sorted: Vec<u64>,
-}
+/// Parser of one line.
+pub(super) struct Mooncake;
 
 impl Mooncake {
-    pub(super) fn parse(
-        &mut self,
-        line: &[u8],
-        request: &mut Request,
-    ) -> Result<Option<u64>, String> {
+    pub(super) fn parse(line: &[u8], request: &mut Request) -> Result<Option<u64>, String> {
         let (mut input, mut output, mut time_ms, mut ids) = (None, None, None, false);
         request.keys.clear();
         Cursor::new(line).object(|key, value| {
@@ -22,6 +15,7 @@ impl Mooncake {
                 b"input_length" => input = Some(named("input_length", value.unsigned())?),
                 b"output_length" => output = Some(named("output_length", value.unsigned())?),
                 b"timestamp" => time_ms = Some(named("timestamp", value.number())?),
+                b"hash_ids" if ids => return Err("the field \"hash_ids\" comes twice".into()),
                 b"hash_ids" => {
                     ids = true;
                     named("hash_ids", value.array(|id| request.keys.push(id)))?;
@@ -36,26 +30,7 @@ impl Mooncake {
         if !ids || request.keys.is_empty() {
             return Err("expected \"hash_ids\" with at least one id".into());
         }
-        self.check_distinct(&request.keys)?;
         Ok(None)
-    }
-
-    /// An id is the hash of the whole prefix, so it cannot come twice in one request. Ids that rise
-    /// (as in the published traces, mostly) need no sort.
-    fn check_distinct(&mut self, keys: &[u64]) -> Result<(), String> {
-        if keys.windows(2).all(|w| w[0] < w[1]) {
-            return Ok(());
-        }
-        self.sorted.clear();
-        self.sorted.extend_from_slice(keys);
-        self.sorted.sort_unstable();
-        match self.sorted.windows(2).find(|w| w[0] == w[1]) {
-            None => Ok(()),
-            Some(w) => Err(format!(
-                "hash id {} twice in one request: a chained hash cannot repeat",
-                w[0]
-            )),
-        }
     }
 }
 

@@ -91,6 +91,27 @@ fn some_bad_lines_may_be_skipped() {
 }
 
 #[test]
+fn blank_lines_end_somewhere() {
+    let (_, p) = problem(&"\n".repeat((1 << 20) + 2), Format::Mooncake);
+    assert!(p.contains("blank lines"), "{p}");
+    let text = format!("{GOOD}{}", "\n".repeat(1000));
+    assert_eq!(
+        read(&format!("{text}{GOOD}"), options(Format::Mooncake))
+            .unwrap()
+            .len(),
+        2
+    );
+}
+
+#[test]
+fn an_id_comes_once_in_a_request_of_any_format() {
+    let text = "arrival_s,input_tokens,output_tokens,block_ids\n0.5,25,2,5 6 5\n";
+    assert!(problem(text, Format::Csv).1.contains("twice"));
+    let twice = GOOD.replace("\"hash_ids\"", "\"hash_ids\": [9], \"hash_ids\"");
+    assert!(problem(&twice, Format::Mooncake).1.contains("comes twice"));
+}
+
+#[test]
 fn empty_files() {
     for format in [Format::Mooncake, Format::Tokens, Format::Azure, Format::Csv] {
         assert!(matches!(read("", options(format)), Err(Error::Line { .. })));
