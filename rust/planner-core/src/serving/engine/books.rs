@@ -26,8 +26,6 @@ pub struct Books {
     pub passes: u32,
     /// Prompt tokens computed, recomputation included.
     pub prompt_tokens: u64,
-    /// Time in steps, s.
-    pub busy_s: f64,
     /// Time in which a request that was seen found no slot or no room, s.
     pub blocked_s: f64,
     /// ∫ running requests dt, s.
@@ -41,7 +39,6 @@ impl Books {
 
     #[inline]
     pub(super) fn span(&mut self, running: f64, span_s: f64, blocked: bool, held: f64) {
-        self.busy_s += span_s;
         self.area_s += running * span_s;
         if blocked {
             self.blocked_s += span_s;

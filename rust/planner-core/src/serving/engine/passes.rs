@@ -111,7 +111,8 @@ impl Replica {
         ended: &mut Vec<u32>,
     ) -> bool {
         let policy = rules.policy;
-        if self.partial.is_none() && self.queue.is_empty() {
+        let seen = |w: &Waiting| self.sees(policy, w.seen_s);
+        if self.partial.is_none() && !self.queue.front().is_some_and(seen) {
             return false;
         }
         let mixed = policy.backend != Backend::Sglang;
@@ -143,7 +144,10 @@ impl Replica {
         self.books
             .span(running + f64::from(batch.prompts), span_s, false, self.held);
         if mixed {
-            self.retire(policy, jobs, ended);
+            let due = |Reverse(key): &Reverse<u64>| (key >> 32) as u32 <= self.steps;
+            if self.decoding.peek().is_some_and(due) {
+                self.retire(policy, jobs, ended);
+            }
         } else {
             self.polled_s = self.clock_s;
             self.since_poll = 0;
@@ -217,8 +221,8 @@ impl Replica {
     /// Completed prompts give their first token and decode, or end if that is all.
     fn first_tokens(&mut self, policy: &Policy, jobs: &mut [Job], ended: &mut Vec<u32>) {
         let grows = policy.reserve != Reserve::Whole;
-        let mut ready = std::mem::take(&mut self.ready);
-        for id in ready.drain(..) {
+        for i in 0..self.ready.len() {
+            let id = self.ready[i];
             let job = &mut jobs[id as usize];
             if job.first_s.is_nan() {
                 job.first_s = self.clock_s;
@@ -235,13 +239,14 @@ impl Replica {
                 self.start(policy, id, job);
             }
         }
-        self.ready = ready;
+        self.ready.clear();
         self.books.running(self.decoding.len() as u32);
     }
 
     /// One decoding request loses its tokens and waits at the head of the queue: vLLM takes the one
     /// admitted last, SGLang the one with the shortest answer so far, of equal ones the longest
     /// prompt.
+    #[cold]
     pub(super) fn preempt(&mut self, policy: &Policy, jobs: &mut [Job]) {
         let gained = |job: &Job| f64::from(self.steps - job.from_step) * policy.tokens_per_step;
         let answer = |job: &Job| (f64::from(job.done) + gained(job)) as u32;

@@ -119,6 +119,13 @@ pub struct Replica {
     pub books: Books,
 }
 
+/// The next whole number; as large as can be where there is none.
+#[inline]
+fn up(value: f64) -> u32 {
+    let below = value as u32;
+    below.saturating_add(u32::from(value > f64::from(below)))
+}
+
 /// How far to play: what starts before one time and ends up to another.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::serving) struct Until {
@@ -275,24 +282,28 @@ impl Replica {
         };
         let n = self.decoding.len() as f64;
         let growth = n * policy.tokens_per_step;
-        let first_s = rules.times.decode_s(n, self.context / n) + policy.host_s;
+        let context = self.context / n;
         let to_end = (top >> 32) as u32 - self.steps;
-        let (mut k, blocked) = self.until_admission(policy, jobs, first_s, to_end);
-        if policy.reserve != Reserve::Whole {
-            let room = (policy.kv_tokens as f64 - self.held) / growth;
-            if room < 1.0 && self.decoding.len() > 1 {
-                self.preempt(policy, jobs);
-                return true;
+        let (mut k, blocked) = match self.queue.front() {
+            None => (to_end, false),
+            Some(front) => {
+                let step_s = rules.times.decode_s(n, context) + policy.host_s;
+                self.until_admission(policy, jobs, *front, (step_s, to_end))
             }
-            k = k.min(room.max(1.0) as u32);
+        };
+        if policy.reserve != Reserve::Whole {
+            let free = policy.kv_tokens as f64 - self.held;
+            if free < growth * f64::from(k) {
+                if free < growth && self.decoding.len() > 1 {
+                    self.preempt(policy, jobs);
+                    return true;
+                }
+                k = (free / growth).max(1.0) as u32;
+            }
         }
         let steps = f64::from(k);
-        let span_s = if k == 1 {
-            first_s
-        } else {
-            let middle = self.context / n + policy.tokens_per_step * (steps - 1.0) / 2.0;
-            steps * (rules.times.decode_s(n, middle) + policy.host_s)
-        };
+        let middle = context + policy.tokens_per_step * (steps - 1.0) / 2.0;
+        let span_s = steps * (rules.times.decode_s(n, middle) + policy.host_s);
         if self.clock_s + span_s > limit_s {
             self.horizon_s = self.clock_s + span_s;
             return false;
@@ -303,24 +314,24 @@ impl Replica {
         self.clock_s += span_s;
         self.steps += k;
         self.grow(policy, growth * steps);
-        self.poll(policy, k, span_s / steps);
+        self.poll(policy, k, span_s);
         self.books.span(n, span_s, blocked, self.held);
-        self.retire(policy, jobs, ended);
+        if k == to_end {
+            self.retire(policy, jobs, ended);
+        }
         true
     }
 
     /// Decode steps until a waiting request may be admitted, at most `most`; and whether one that
     /// was seen is refused.
+    #[inline]
     fn until_admission(
         &self,
         policy: &Policy,
         jobs: &[Job],
-        step_s: f64,
-        most: u32,
+        front: Waiting,
+        (step_s, most): (f64, u32),
     ) -> (u32, bool) {
-        let Some(front) = self.queue.front() else {
-            return (most, false);
-        };
         let seen = self.sees(policy, front.seen_s);
         if !self.admits(policy, &jobs[front.job as usize]) {
             let full = self.decoding.len() >= policy.max_batch as usize;
@@ -336,17 +347,13 @@ impl Replica {
         } else {
             (u32::MAX, front.seen_s)
         };
-        let mut need = ((next_s - self.clock_s) / step_s).ceil().max(1.0);
+        let mut need = up((next_s - self.clock_s) / step_s).max(1);
         if policy.backend == Backend::Sglang && policy.recv_interval > 1 {
-            let interval = f64::from(policy.recv_interval);
-            let first = f64::from(policy.recv_interval - self.since_poll);
-            need = first + ((need - first) / interval).ceil().max(0.0) * interval;
+            let (interval, first) = (policy.recv_interval, policy.recv_interval - self.since_poll);
+            let more = need.saturating_sub(first).div_ceil(interval);
+            need = first.saturating_add(more.saturating_mul(interval));
         }
-        let k = if need < f64::from(most) {
-            need as u32
-        } else {
-            most
-        };
+        let k = most.min(need);
         (k.min(cap), false)
     }
 
@@ -361,10 +368,10 @@ impl Replica {
     }
 
     #[inline]
-    fn poll(&mut self, policy: &Policy, steps: u32, step_s: f64) {
+    fn poll(&mut self, policy: &Policy, steps: u32, span_s: f64) {
         if policy.backend == Backend::Sglang {
             self.since_poll = (self.since_poll + steps) % policy.recv_interval;
-            let last = self.clock_s - f64::from(self.since_poll) * step_s;
+            let last = self.clock_s - f64::from(self.since_poll) / f64::from(steps) * span_s;
             self.polled_s = self.polled_s.max(last);
         }
     }
