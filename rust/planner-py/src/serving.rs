@@ -15,7 +15,7 @@ use planner_core::serving::hardware::Hardware;
 use planner_core::serving::load::Load;
 use planner_core::serving::outcome::Limits;
 use planner_core::serving::rows::{Row, Rows};
-use planner_core::serving::rules::{Candidate, Check, Level, RULES};
+use planner_core::serving::rules::{Candidate, Check, RULES};
 use planner_core::serving::software::Software;
 use planner_core::serving::space::Side;
 use pyo3::exceptions::{PyIndexError, PyRuntimeError};
@@ -37,12 +37,13 @@ struct Job {
     load: Load,
 }
 
-/// Rules that measured deployments break: MiniMax-M2.5 ran at TP 8, 192 columns of an expert a GPU.
-const MEASURED: &[&str] = &["G16"];
+/// Rules without which a layout has no meaning: stages, replicas, heads and experts that divide. The
+/// others are of single backends and versions, or choices that measured deployments make otherwise
+/// (G16: MiniMax-M2.5 ran at TP 8, 192 columns of an expert a GPU).
+const DIVISIONS: &[&str] = &["G1", "G2", "G5", "G6", "G7", "G8", "G13", "G15"];
 
 impl Job {
-    /// The first rule of layouts that an engine breaks, those of single backends apart: they are of
-    /// other versions.
+    /// The first of the [`DIVISIONS`] that an engine breaks.
     fn broken_rule(&self, models: &[Model], clusters: &[Cluster]) -> Option<String> {
         let gpus = self.deployment.gpus().into();
         let (model, cluster) = (&models[self.model], &clusters[self.cluster]);
@@ -62,12 +63,10 @@ impl Job {
                 engine: &pool.engine,
             };
             let broken = RULES.iter().find(|rule| match rule.check {
-                Check::Engine(Level::Layout, holds) => {
-                    rule.backend.is_none()
-                        && !MEASURED.contains(&rule.id)
-                        && !holds(&facts, &candidate)
+                Check::Engine(_, holds) => {
+                    DIVISIONS.contains(&rule.id) && !holds(&facts, &candidate)
                 }
-                _ => false,
+                Check::Elsewhere(_) => false,
             })?;
             Some(broken.render(&facts, &candidate))
         })
