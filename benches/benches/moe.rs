@@ -6,7 +6,7 @@ use planner_core::moe::best::best;
 use planner_core::moe::eplb::{eplb, tie_free_loads};
 use planner_core::moe::rng::Pcg64;
 use planner_core::moe::routing::draw_dirichlet;
-use planner_core::moe::sampler::{Alias, Histogram, Sampler};
+use planner_core::moe::sampler::{Alias, Grouped, Histogram, Sampler};
 use planner_core::moe::sweep::Axes;
 use std::hint::black_box;
 
@@ -55,6 +55,15 @@ fn choices(c: &mut Criterion) {
     let skewed = Sampler::Weighted(Alias::new(&draw_dirichlet(1.3, 256, 8, &mut rng), 8));
     group.bench_function("skewed-choices-8-of-256", |b| {
         b.iter(|| skewed.count(TOKENS, 8, &mut histogram, &mut rng));
+    });
+    let grouped = Sampler::Grouped(Grouped {
+        size: 32,
+        keep: 4,
+        exponents: Vec::new(),
+    });
+    group.throughput(Throughput::Elements(u64::from(TOKENS / 10) * 8));
+    group.bench_function("group-limited-choices-8-of-256", |b| {
+        b.iter(|| grouped.count(TOKENS / 10, 8, &mut histogram, &mut rng));
     });
     group.finish();
 }

@@ -129,10 +129,14 @@ def _experts(model: ModelSpec) -> int:
 def _counted(plan: Plan, model: ModelSpec, training: dict[str, Any]) -> None:
     """Refuse recorded loads of another number of experts."""
     experts = _experts(model)
-    for row in training.get("routing", {}).get("layers", []):
+    routing = training.get("routing", {})
+    for row in routing.get("of", routing).get("layers", []):
         if len(row) != experts:
             rule = f"holds loads of {len(row)} experts, {model.name} has {experts}"
-            hint = "give loads that were recorded on this model"
+            hint = (
+                "give loads that were recorded on this model; token records name their experts "
+                "in a column num_experts"
+            )
             path: Path = ("workload", "routing")
             raise InputError.all_of(
                 [problem_at(path, plan.workload.routing, rule, hint, plan.origins)]

@@ -73,6 +73,9 @@ class Flags:
         Ranks of one replica.
     expert_parallel
         Ranks that share the experts; 1: they are cut by tensor parallelism.
+    redundant_experts
+        Replicas of experts in a layer, over all ranks (vLLM's ``num_redundant_experts``, SGLang's
+        ``ep_num_redundant_experts``): they lower the memory that is predicted for the cache.
     pipeline_layers
         Layers of each stage, if not the engine's own split.
     kv_dtype, block_size
@@ -100,6 +103,7 @@ class Flags:
     decode_context_parallel: int = 1
     prefill_context_parallel: int = 1
     expert_parallel: int = 1
+    redundant_experts: int = 0
     pipeline_layers: Sequence[int] | None = None
     kv_dtype: str = "auto"
     block_size: int | None = None
@@ -281,7 +285,7 @@ def _query(flags: Flags, engine: str, max_len: int, hardware: Hardware) -> dict[
         raise InputError("must be none or align", field="mamba_cache_mode", value=value)
     for item in fields(flags):
         value = getattr(flags, item.name)
-        least = 0 if item.name == "speculative_tokens" else 1
+        least = 0 if item.name in ("speculative_tokens", "redundant_experts") else 1
         if (
             item.type in ("int", "int | None")
             and value is not None
@@ -299,6 +303,7 @@ def _query(flags: Flags, engine: str, max_len: int, hardware: Hardware) -> dict[
         "dcp": flags.decode_context_parallel,
         "pcp": flags.prefill_context_parallel,
         "ep": flags.expert_parallel,
+        "redundant_experts": flags.redundant_experts,
         "pp_layers": list(flags.pipeline_layers) if flags.pipeline_layers else None,
         "kv_format": kv_format,
         "block_tokens": flags.block_size,

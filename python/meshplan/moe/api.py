@@ -10,9 +10,12 @@ import meshplan._core as _core
 from meshplan.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import os
+    from collections.abc import Mapping, Sequence
 
     import polars as pl
+
+    from meshplan.hf import ModelSpec
 
 
 def balance(
@@ -72,7 +75,14 @@ def balance(
 
 
 def balance_robust(
-    snapshots: Sequence[Sequence[Sequence[float]]], *, ranks: int, redundant: int = 0
+    snapshots: Sequence[Sequence[Sequence[float]]],
+    *,
+    ranks: int,
+    nodes: int = 1,
+    groups: int = 1,
+    redundant: int = 0,
+    speeds: Sequence[float] = (),
+    keep_groups: bool = False,
 ) -> list[dict[str, Any]]:
     """Place the experts of every layer once for all snapshots: the lowest worst case.
 
@@ -80,25 +90,59 @@ def balance_robust(
     ----------
     snapshots
         Matrices of layers × experts, all of one shape.
-    ranks, redundant
+    ranks, nodes, groups, redundant, speeds, keep_groups
         As in :func:`balance`.
 
     Returns
     -------
     list of dict
-        As :func:`balance`; ``rank_max_over_mean`` is that of the worst snapshot, and
-        ``snapshot_max_over_mean`` has each.
+        As :func:`balance`; ``rank_max_over_mean`` and ``contiguous_max_over_mean`` are those of
+        the worst snapshot, and ``snapshot_max_over_mean`` has each.
     """
-    spec = {"snapshots": snapshots, "ranks": ranks, "redundant": redundant}
+    spec = {
+        "snapshots": snapshots,
+        "ranks": ranks,
+        "nodes": nodes,
+        "groups": groups,
+        "redundant": redundant,
+        "speeds": list(speeds),
+        "keep_groups": keep_groups,
+    }
     layers: list[dict[str, Any]] = json.loads(_core.moe_robust(json.dumps(spec)))
-    total = [
-        [sum(column) for column in zip(*(s[i] for s in snapshots), strict=True)]
-        for i in range(len(layers))
-    ]
-    for layer, plain in zip(layers, balance(total, ranks=ranks, redundant=redundant), strict=True):
-        layer["contiguous_max_over_mean"] = plain["contiguous_max_over_mean"]
-        layer["duplicates"] = 0
     return layers
+
+
+def expert_memory(
+    model: str | os.PathLike[str] | Mapping[str, Any] | ModelSpec,
+    *,
+    ranks: int,
+    redundant: int = 0,
+    weight_dtype: str | None = None,
+) -> dict[str, Any]:
+    """Bytes that the experts of a model take on each rank, and what replicas add.
+
+    Parameters
+    ----------
+    model
+        Preset, ``config.json``, folder, parsed config or model.
+    ranks, redundant
+        As in :func:`balance`.
+    weight_dtype
+        Format of the weights (default: that of the checkpoint).
+
+    Returns
+    -------
+    dict
+        ``experts``, ``moe_layers``, ``slots_per_rank``, ``expert_bytes`` of one layer's expert,
+        ``experts_bytes_per_rank`` and, of that, ``replica_bytes_per_rank``.
+    """
+    from meshplan.hf import load_model
+
+    spec = {"redundant": redundant, "ranks": ranks, "weight_dtype": weight_dtype}
+    # Spliced as text: the core reads the model's JSON exactly as it was made.
+    text = json.dumps(spec)[:-1] + ', "model": ' + load_model(model).canonical_json() + "}"
+    answer: dict[str, Any] = json.loads(_core.moe_memory(text))
+    return answer
 
 
 def rebalance(
@@ -160,13 +204,27 @@ _PARAMETERS = {"uniform": None, "dirichlet": "alpha", "zipf": "s", "lognormal": 
 
 
 def read_routing(text: str) -> Routing:
-    """Read ``uniform``, ``dirichlet:1.3``, ``zipf:0.6``, ``lognormal:1`` or a file of counts.
+    """Read ``uniform``, ``dirichlet:1.3``, ``zipf:0.6``, ``lognormal:1`` or a file of loads.
+
+    ``*0.2`` after any of them: a bias of the router has left a fifth of the skew.
 
     Examples
     --------
     >>> read_routing("dirichlet:1.3")
     {'kind': 'dirichlet', 'alpha': 1.3}
+    >>> read_routing("zipf:1*0.2")["left"]
+    0.2
     """
+    model, star, left = text.rpartition("*")
+    if star:
+        try:
+            return {"kind": "biased", "left": float(left), "of": read_routing(model)}
+        except ValueError:
+            raise InputError(
+                "the skew that is left is a number from 0 to 1: dirichlet:1.3*0.2",
+                field="--routing",
+                value=text,
+            ) from None
     name, colon, value = text.partition(":")
     if name in _PARAMETERS:
         parameter = _PARAMETERS[name]
@@ -198,9 +256,15 @@ def read_routing(text: str) -> Routing:
 
 
 def imbalance(
-    routing: str | Routing, *, experts: int, top_k: int, ranks: int, tokens_per_rank: float
+    routing: str | Routing,
+    *,
+    experts: int,
+    top_k: int,
+    ranks: int,
+    tokens_per_rank: float,
+    shared_experts: int = 0,
 ) -> float:
-    """Fullest rank over the mean, in closed form.
+    """Fullest rank over the mean, in closed form; with the rows of shared experts, if any.
 
     Examples
     --------
@@ -213,6 +277,7 @@ def imbalance(
         "top_k": top_k,
         "ranks": ranks,
         "tokens_per_rank": tokens_per_rank,
+        "shared_experts": shared_experts,
     }
     return _core.moe_imbalance(json.dumps(spec))
 
@@ -239,7 +304,8 @@ def simulate(
     Returns
     -------
     dict
-        ``expert_max_over_mean``, ``rank_max_over_mean``, ``distinct_ranks``, ``distinct_nodes``,
+        ``expert_max_over_mean``, ``expert_p50_over_mean``, ``expert_p90_over_mean``,
+        ``expert_p99_over_mean``, ``rank_max_over_mean``, ``distinct_ranks``, ``distinct_nodes``,
         ``active_experts``, ``active_on_fullest_rank``, ``dropped_ratio``; each with ``mean``,
         ``ci95``, ``p50`` and ``p99``.
     """

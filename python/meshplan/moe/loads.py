@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from meshplan.errors import InputError, Problem
@@ -33,12 +33,15 @@ class Loads:
         Name of each snapshot.
     dense
         Layers that were recorded and hold no expert (left out on request).
+    top_k
+        Experts per token, where single tokens were recorded.
     """
 
     layers: list[int]
     snapshots: list[list[list[float]]]
     names: list[str]
     dense: list[int] = field(default_factory=list)
+    top_k: int | None = None
 
     @property
     def experts(self) -> int:
@@ -73,7 +76,8 @@ def read_loads(
         CSV or Parquet with one row per layer and one column per expert (``e0``, ``e1``, … or
         plain numbers; other columns are labels), CSV or Parquet with the columns ``layer``,
         ``expert``, ``count``, a CSV of bare numbers, or JSON: a matrix, a list of matrices, or an
-        object with one of them under ``loads``, ``logical_count`` or ``counts``.
+        object with one of them under ``loads``, ``logical_count`` or ``counts``. CSV, Parquet or
+        JSON lines with a column ``experts`` record single tokens: the experts that a token chose.
     ranks
         Ranks of the expert-parallel group: a recording with the experts of one rank only is
         refused.
@@ -99,11 +103,14 @@ def read_loads(
             where=str(path),
             hint=f"labels of this file: {', '.join(table.labels) or 'none'}",
         )
+    if table.top_k is not None and top_k not in (None, table.top_k):
+        rule = f"each recorded token chose {table.top_k} experts"
+        raise InputError(rule, field="top_k", value=str(top_k), where=str(path))
     problems = _check_rows(rows, top_k, str(path))
     if problems:
         raise InputError.all_of(problems)
     loads = _arrange(rows, str(path))
-    return _check_layers(loads, ranks, skip_dense, str(path))
+    return replace(_check_layers(loads, ranks, skip_dense, str(path)), top_k=table.top_k)
 
 
 def _matches(row: Row, where: dict[str, str]) -> bool:

@@ -7,9 +7,13 @@ import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshplan.errors import InputError
+from meshplan.moe.tokens import choices_column, count_tokens
+
+if TYPE_CHECKING:
+    import polars as pl
 
 MAX_BYTES = 1 << 30
 """Larger files are refused."""
@@ -49,6 +53,8 @@ class Table:
 
     rows: list[Row]
     labels: list[str]
+    top_k: int | None = None
+    """Experts per token, where single tokens were recorded."""
 
 
 def read_table(path: str | Path) -> Table:
@@ -71,11 +77,13 @@ def read_table(path: str | Path) -> Table:
         return _from_parquet(file)
     if kind in (".csv", ".tsv", ".txt"):
         return _from_csv(file, "\t" if kind == ".tsv" else ",")
+    if kind in (".jsonl", ".ndjson"):
+        return _from_lines(file)
     raise InputError(
         "not a kind of file that holds loads",
         field="loads",
         value=str(path),
-        hint="CSV (.csv), Parquet (.parquet) or JSON (.json)",
+        hint="CSV (.csv), Parquet (.parquet), JSON (.json) or JSON lines (.jsonl)",
     )
 
 
@@ -121,16 +129,49 @@ def _from_parquet(file: Path) -> Table:
         frame = pl.read_parquet(file)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise InputError(f"not a Parquet file: {error}", field="loads", value=str(file)) from error
+    return _from_frame(frame, file)
+
+
+def _from_lines(file: Path) -> Table:
+    import polars as pl
+
+    try:
+        frame = pl.read_ndjson(file, infer_schema_length=None)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        raise InputError(f"not JSON lines: {error}", field="loads", value=str(file)) from error
+    return _from_frame(frame, file)
+
+
+def _from_frame(frame: pl.DataFrame, file: Path) -> Table:
+    """Rows of a frame: tokens, or counts."""
     _limit(frame.width * frame.height, file)
+    names = [_SYNONYMS.get(n, n) for n in (name.strip().lower() for name in frame.columns)]
+    if choices_column(names) and len(set(names)) == len(names):
+        return _from_tokens(frame.rename(dict(zip(frame.columns, names, strict=True))), file)
     cells = [
         (i + 1, ["" if v is None else str(v) for v in row]) for i, row in enumerate(frame.rows())
     ]
     return _with_header(list(frame.columns), cells, file)
 
 
+def _text_frame(names: list[str], cells: list[tuple[int, list[str]]], file: Path) -> pl.DataFrame:
+    """Cells of a CSV file as a frame of text."""
+    import polars as pl
+
+    for line, cell in cells:
+        if len(cell) != len(names):
+            raise InputError(
+                f"has {len(cell)} cells, the header has {len(names)}", where=f"{file}:{line}"
+            )
+    rows = [cell for _, cell in cells]
+    return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.String), orient="row")
+
+
 def _with_header(head: list[str], cells: list[tuple[int, list[str]]], file: Path) -> Table:
     names = [name.strip().lower() for name in head]
     names = [_SYNONYMS.get(name, name) for name in names]
+    if choices_column(names) and len(set(names)) == len(names):
+        return _from_tokens(_text_frame(names, cells, file), file)
     if set(names) >= _LONG and any(v in names for v in _VALUES):
         return _from_long(names, cells, file)
     experts = {i: int(m.group(1)) for i, n in enumerate(names) if (m := _EXPERT.match(n))}
@@ -160,6 +201,22 @@ def _with_header(head: list[str], cells: list[tuple[int, list[str]]], file: Path
         labels = {n: cell[i] for i, n in enumerate(names) if i not in experts}
         rows.append(Row(counts, labels, _layer(labels.pop("layer", None), file, line), line))
     return Table(rows, [n for i, n in enumerate(names) if i not in experts and n != "layer"])
+
+
+def _from_tokens(frame: pl.DataFrame, file: Path) -> Table:
+    """Loads out of the choices of single tokens."""
+    counted, experts, top_k = count_tokens(frame, file)
+    labels = [c for c in counted.columns if c not in ("layer", "expert", "count")]
+    found: dict[tuple[Any, ...], list[float]] = {}
+    for *key, expert, count in counted.select(*labels, "layer", "expert", "count").iter_rows():
+        if tuple(key) not in found:
+            _limit(experts * (len(found) + 1), file)
+        found.setdefault(tuple(key), [0.0] * experts)[expert] += count
+    rows = [
+        Row(counts, {n: str(v) for n, v in zip(labels, key, strict=False)}, key[-1])
+        for key, counts in found.items()
+    ]
+    return Table(sorted(rows, key=lambda row: row.layer or 0), labels, top_k)
 
 
 def _numbered(names: list[str]) -> dict[int, int]:

@@ -56,7 +56,7 @@ mod _core {
 
     #[pymodule_export]
     use crate::moe::{
-        moe_balance, moe_columns, moe_dispatch, moe_fit, moe_imbalance, moe_layer_time,
+        moe_balance, moe_columns, moe_dispatch, moe_fit, moe_imbalance, moe_layer_time, moe_memory,
         moe_rebalance, moe_robust, moe_simulate, moe_sweep,
     };
 }

@@ -2,6 +2,7 @@
 
 use planner_core::moe::balance::Balance;
 use planner_core::moe::dispatch::Dispatch;
+use planner_core::moe::memory::ExpertMemory;
 use planner_core::moe::migrate::Rebalance;
 use planner_core::moe::monte_carlo::{Batch, Draw};
 use planner_core::moe::questions::{Describe, Imbalance, RobustBalance, Timed};
@@ -59,6 +60,12 @@ pub fn moe_dispatch(py: Python<'_>, spec: &str) -> CoreResult<String> {
 #[pyfunction]
 pub fn moe_layer_time(py: Python<'_>, spec: &str) -> CoreResult<String> {
     py.detach(|| Ok(serde_json::to_string(&read::<Timed>(spec)?.run()?)?))
+}
+
+/// Bytes of experts and replicas on a rank. See `planner_core::moe::memory`.
+#[pyfunction]
+pub fn moe_memory(py: Python<'_>, spec: &str) -> CoreResult<String> {
+    py.detach(|| Ok(serde_json::to_string(&read::<ExpertMemory>(spec)?.run()?)?))
 }
 
 /// What rearranging costs and gains. See `planner_core::moe::migrate`.

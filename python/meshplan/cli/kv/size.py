@@ -67,6 +67,9 @@ def size(
     dcp: Annotated[int, typer.Option(help="Decode context ranks.")] = 1,
     pcp: Annotated[int, typer.Option(help="Prefill context ranks.")] = 1,
     ep: Annotated[int, typer.Option(help="Ranks that share the experts (1: cut by TP).")] = 1,
+    redundant_experts: Annotated[
+        int, typer.Option(help="Replicas of experts in a layer, over all ranks.")
+    ] = 0,
     pp_layers: Annotated[str | None, typer.Option(help="Layers by stage: 12,12,11,11.")] = None,
     max_model_len: Annotated[int | None, typer.Option(help="Longest request, tokens.")] = None,
     kv_dtype: Annotated[
@@ -122,6 +125,7 @@ def size(
         decode_context_parallel=dcp,
         prefill_context_parallel=pcp,
         expert_parallel=ep,
+        redundant_experts=redundant_experts,
         pipeline_layers=_layers(pp_layers),
         kv_dtype=kv_dtype or (log and log.text("kv_dtype")) or "auto",
         block_size=block_size,
@@ -306,3 +310,5 @@ def _print_stages(answer: Size) -> None:
             print(
                 f"  {', '.join(parts)}, context {format_bytes(terms['context_bytes'])} (predicted)"
             )
+            if terms["replica_bytes"]:
+                print(f"  of the weights, replicas {format_bytes(terms['replica_bytes'])}")

@@ -67,6 +67,12 @@ def balance(
     ] = False,
     output: Annotated[Path | None, typer.Option(help="Write the map for an engine.")] = None,
     engine: Annotated[Engine, typer.Option(help="Format of --output.")] = Engine.SGLANG,
+    model: Annotated[
+        str, typer.Option(help="Preset or config.json: bytes of experts and replicas on a rank.")
+    ] = "",
+    weight_dtype: Annotated[
+        str | None, typer.Option(help="Format of its weights (default: the checkpoint's).")
+    ] = None,
     expert_bytes: Annotated[
         str, typer.Option(help="Weights of one expert: 44 MB.", rich_help_panel=MOVING)
     ] = "",
@@ -97,7 +103,17 @@ def balance(
 
     recorded = read_loads(loads, ranks=ranks, skip_dense=skip_dense, where=labels(where))
     if robust:
-        layers = api.balance_robust(recorded.snapshots, ranks=ranks, redundant=redundant)
+        if policy is Policy.EPLB:
+            raise InputError("--robust has a balancer of its own", field="--policy", value="eplb")
+        layers = api.balance_robust(
+            recorded.snapshots,
+            ranks=ranks,
+            nodes=nodes,
+            groups=groups,
+            redundant=redundant,
+            speeds=numbers(speeds, "--speeds"),
+            keep_groups=keep_groups,
+        )
     else:
         if len(recorded.snapshots) > 1:
             print(f"note: {len(recorded.snapshots)} snapshots are summed", file=sys.stderr)
@@ -114,7 +130,10 @@ def balance(
     for layer, number in zip(layers, recorded.layers, strict=True):
         layer["layer"] = number
     answer = _by_layer_and_column(layers)
-    if expert_bytes:
+    if model:
+        answer["memory"] = _memory(model, recorded, ranks, redundant, weight_dtype)
+        expert_bytes = expert_bytes or f"{answer['memory']['expert_bytes']} B"
+    elif expert_bytes:
         size = quantity(expert_bytes, "--expert-bytes", parse_bytes)
         answer["replica_bytes_per_rank"] = redundant / ranks * size * len(layers)
     if rebalance_every:
@@ -137,12 +156,28 @@ def balance(
         _print(layers, answer)
 
 
+def _memory(
+    model: str, recorded: Loads, ranks: int, redundant: int, weight_dtype: str | None
+) -> dict[str, Any]:
+    """Bytes of experts and replicas on a rank of this model."""
+    from meshplan.moe import api
+
+    found = api.expert_memory(model, ranks=ranks, redundant=redundant, weight_dtype=weight_dtype)
+    if found["experts"] != recorded.experts:
+        raise InputError(
+            f"has {found['experts']} experts, the loads are of {recorded.experts}",
+            field="--model",
+            value=model,
+        )
+    return found
+
+
 def _needed(expert_bytes: str) -> float:
     if not expert_bytes:
         raise InputError(
             "is needed to charge the moves",
             field="--expert-bytes",
-            hint="3 · hidden · expert width · bytes a weight; 44 MB for DeepSeek-V3 in fp8",
+            hint="or --model; 3 · hidden · expert width · bytes a weight, 44 MB for DeepSeek-V3",
         )
     return quantity(expert_bytes, "--expert-bytes", parse_bytes)
 
@@ -194,7 +229,15 @@ def _print(layers: list[dict[str, Any]], answer: dict[str, Any]) -> None:
             )
         )
     table(("layer", "in order", "balanced", "bound", "gap %", "replicas", "duplicates"), rows)
-    if "replica_bytes_per_rank" in answer:
+    if "memory" in answer:
+        memory = answer["memory"]
+        print(
+            f"experts take {format_bytes(memory['experts_bytes_per_rank'])} of each rank over "
+            f"{memory['moe_layers']} MoE layers, {memory['slots_per_rank']:g} slots a layer; of "
+            f"that, replicas {format_bytes(memory['replica_bytes_per_rank'])}, which the KV cache "
+            "loses"
+        )
+    elif "replica_bytes_per_rank" in answer:
         size = format_bytes(answer["replica_bytes_per_rank"])
         print(f"replicas take {size} of each rank, which the KV cache loses")
     if "rebalance" in answer:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 LoadsArgument = Annotated[
-    Path, typer.Argument(help="Counts per layer and expert: CSV, Parquet or JSON.")
+    Path, typer.Argument(help="Counts per layer and expert, or token records: CSV, Parquet, JSON.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Plot = Annotated[Path | None, typer.Option("--plot", help="Draw a chart: .html, .png or .svg.")]

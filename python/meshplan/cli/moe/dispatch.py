@@ -47,7 +47,7 @@ def dispatch(
     nodes: Nodes = 1,
     kernel: Annotated[Kernel, typer.Option(help="How messages travel.")] = Kernel.NORMAL,
     routing: Annotated[
-        str, typer.Option(help="uniform, dirichlet:A, zipf:S, lognormal:S, or a file of counts.")
+        str, typer.Option(help="uniform, dirichlet:A, zipf:S, lognormal:S or a file; MODEL*LEFT.")
     ] = "uniform",
     group_limit: Annotated[
         str, typer.Option(help="Router groups, and groups a token may use: 8,4.")

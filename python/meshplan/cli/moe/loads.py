@@ -9,11 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from meshplan.cli.moe.common import Json, LoadsArgument, Plot, SkipDense, Where, labels, table
+from meshplan.errors import InputError
 
 
 def loads(
     loads: LoadsArgument,
-    top_k: Annotated[int, typer.Option(min=1, help="Experts per token.")],
+    top_k: Annotated[
+        int | None, typer.Option(min=1, help="Experts per token; token records state it.")
+    ] = None,
     where: Where = None,
     skip_dense: SkipDense = False,
     plot: Plot = None,
@@ -24,6 +27,9 @@ def loads(
     from meshplan.moe.loads import read_loads
 
     recorded = read_loads(loads, top_k=top_k, skip_dense=skip_dense, where=labels(where))
+    top_k = top_k or recorded.top_k
+    if top_k is None:
+        raise InputError("is needed: counts do not tell it", field="--top-k")
     layers = api.describe(recorded.snapshots, top_k=top_k)
     for layer, number in zip(layers, recorded.layers, strict=True):
         layer["layer"] = number
@@ -65,6 +71,7 @@ def _print(layers: list[dict[str, Any]], summary: dict[str, Any]) -> None:
             (
                 str(layer["layer"]),
                 f"{sum(cvs) / len(cvs):.3f}",
+                " ".join(f"{q:.2f}" for q in layer["quantiles_over_mean"]),
                 f"{layer['max_over_mean']:.3f}",
                 f"{layer['alpha']:.3g}",
                 f"{interval[0]:.3g}-{interval[1]:.3g}" if interval else "",
@@ -72,7 +79,7 @@ def _print(layers: list[dict[str, Any]], summary: dict[str, Any]) -> None:
                 f"{layer['peak']:.2f}",
             )
         )
-    heads = ("layer", "CV", "max/mean", "alpha", "95 %", "Dirichlet says", "peak")
+    heads = ("layer", "CV", "p50 p90 p99", "max/mean", "alpha", "95 %", "Dirichlet says", "peak")
     table(heads, rows)
     print(f"\nrouting like this: --routing dirichlet:{summary['alpha']:.3g}")
     print(f"Dirichlet max/mean, median error: {100 * summary['dirichlet_error']:+.1f} %")

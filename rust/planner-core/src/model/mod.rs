@@ -259,6 +259,17 @@ pub enum FeedForward {
     Moe(Moe),
 }
 
+impl LayerKind {
+    /// Routed experts, where the layer has any.
+    #[must_use]
+    pub const fn experts(&self) -> Option<u64> {
+        match &self.feed_forward {
+            Some(FeedForward::Moe(m)) => Some(m.experts),
+            _ => None,
+        }
+    }
+}
+
 /// Dense MLP.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

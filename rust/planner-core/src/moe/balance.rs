@@ -79,19 +79,7 @@ impl Balance {
         check_loads(&self.loads)?;
         let shape = self.shape();
         shape.check()?;
-        if !self.speeds.is_empty() {
-            if self.speeds.len() != self.ranks as usize {
-                return Err(Error::field(
-                    "speeds",
-                    self.speeds.len(),
-                    "one speed per rank",
-                ));
-            }
-            if let Some(s) = self.speeds.iter().find(|s| !(1e-6..=1e6).contains(*s)) {
-                return Err(Error::field("speeds", s, "each in [1e-6, 1e6]"));
-            }
-        }
-        Ok(())
+        check_speeds(&self.speeds, self.ranks)
     }
 
     /// Places every layer.
@@ -145,7 +133,8 @@ impl Balance {
     }
 }
 
-fn fullest(placement: &Placement, row: &[f64], speeds: &[f64]) -> f64 {
+/// Largest load over speed.
+pub(super) fn fullest(placement: &Placement, row: &[f64], speeds: &[f64]) -> f64 {
     let loads = placement.rank_loads(row, speeds.len() as u32);
     loads
         .iter()
@@ -167,6 +156,20 @@ pub fn contiguous(row: &[f64], ranks: u32) -> f64 {
         max * f64::from(ranks) / sum
     } else {
         1.0
+    }
+}
+
+/// Checks that there is one positive speed per rank, or none at all.
+///
+/// # Errors
+/// Another number of speeds, or one outside [1e-6, 1e6].
+pub fn check_speeds(speeds: &[f64], ranks: u32) -> Result<()> {
+    if !speeds.is_empty() && speeds.len() != ranks as usize {
+        return Err(Error::field("speeds", speeds.len(), "one speed per rank"));
+    }
+    match speeds.iter().find(|s| !(1e-6..=1e6).contains(*s)) {
+        Some(s) => Err(Error::field("speeds", s, "each in [1e-6, 1e6]")),
+        None => Ok(()),
     }
 }
 

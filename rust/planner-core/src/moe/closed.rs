@@ -33,7 +33,7 @@ pub fn imbalance(
     ep: u32,
     tokens_per_rank: f64,
 ) -> f64 {
-    match routing {
+    match routing.unbiased().1 {
         Routing::Uniform | Routing::Dirichlet { .. } => symmetric(
             routing,
             experts,
@@ -50,6 +50,20 @@ pub fn imbalance(
             sum / rows.len().max(1) as f64
         }
     }
+}
+
+/// Rows of the fullest rank over the mean with shared experts counted: S experts that take every
+/// token of the rank beside the k routed choices dilute the imbalance to (x·k + S)/(k + S).
+///
+/// ```
+/// use planner_core::moe::closed::with_shared;
+/// assert_eq!(with_shared(1.8, 8, 0), 1.8);
+/// assert!((with_shared(1.9, 8, 1) - 1.8).abs() < 1e-12);
+/// ```
+#[must_use]
+pub fn with_shared(imbalance: f64, top_k: u32, shared: u32) -> f64 {
+    let (k, s) = (f64::from(top_k), f64::from(shared));
+    (imbalance * k + s) / (k + s)
 }
 
 /// [`imbalance`] of a model that treats all experts alike, with the moments of the R-bin maximum
@@ -93,11 +107,11 @@ pub fn rank_bin(
         variance: c * mean,
         third: c * (2.0 * c - 1.0) * mean,
     };
-    if let Routing::Dirichlet { alpha } = routing {
+    if let (left, Routing::Dirichlet { alpha }) = routing.unbiased() {
         let shape = e / f64::from(ranks) * alpha;
-        let spread = mean * mean / shape;
+        let spread = left * left * mean * mean / shape;
         bin.variance += spread;
-        bin.third += 3.0 * c * spread + 2.0 * mean * spread / shape;
+        bin.third += 3.0 * c * spread + 2.0 * left * mean * spread / shape;
     }
     bin
 }

@@ -270,6 +270,14 @@ impl Dispatch {
     /// A batch that makes no sense, a width of zero, a bandwidth that is not positive.
     pub fn run(&self) -> Result<Answer> {
         self.batch.check()?;
+        if let Some(capacity) = self.batch.capacity {
+            // Megatron-LM asserts the same: its flex dispatcher, which calls DeepEP, drops nothing.
+            return Err(Error::field(
+                "batch.capacity",
+                capacity,
+                "a capacity goes with all-to-all dispatchers only; these kernels are dropless",
+            ));
+        }
         if self.hidden == 0 {
             return Err(Error::field("hidden", 0, "at least 1"));
         }

@@ -3,7 +3,7 @@
 use super::closed::symmetric;
 use super::extremes::NormalMax;
 use super::routing::Routing;
-use super::shape::max_over_mean;
+use super::shape::{max_over_mean, quantiles};
 use serde::Serialize;
 
 /// Dirichlet concentration of an unknown model, with the range of the recorded ones: OLMoE-1B-7B
@@ -18,6 +18,8 @@ pub struct Spread {
     pub cv: f64,
     /// Fullest expert over the mean.
     pub max_over_mean: f64,
+    /// Median, 90th and 99th percentile of the experts over the mean.
+    pub quantiles_over_mean: [f64; 3],
     /// Dirichlet concentration per expert, method of moments, sampling noise taken off.
     pub alpha: f64,
     /// Exponent of Zipf's law fitted to the sorted loads, and the R² of that fit.
@@ -51,6 +53,8 @@ pub fn spread(counts: &[f64]) -> Spread {
     Spread {
         cv: cv2.sqrt(),
         max_over_mean: max_over_mean(counts),
+        quantiles_over_mean: quantiles(&mut counts.to_vec())
+            .map(|q| if mean > 0.0 { q / mean } else { 1.0 }),
         alpha,
         zipf: zipf(counts),
     }
@@ -92,7 +96,9 @@ pub struct LayerFit {
     pub alpha_ci95: Option<(f64, f64)>,
     /// Mean of the fullest expert over the mean.
     pub max_over_mean: f64,
-    /// The same as Dirichlet(alpha) has it.
+    /// Means of the median, 90th and 99th percentile of the experts over the mean.
+    pub quantiles_over_mean: [f64; 3],
+    /// `max_over_mean` as Dirichlet(alpha) has it.
     pub dirichlet_max_over_mean: f64,
     /// (max/mean − 1)/CV: how far the peak stands out of the spread.
     pub peak: f64,
@@ -147,7 +153,15 @@ fn fit_layer(layer: u32, rows: &[&[f64]], top_k: u32) -> LayerFit {
     };
     let batch = rows.iter().map(|r| r.iter().sum::<f64>()).sum::<f64>() / n;
     let tokens_per_expert = batch / f64::from(top_k) / f64::from(experts);
+    let quantile = |i: usize| {
+        snapshots
+            .iter()
+            .map(|s| s.quantiles_over_mean[i])
+            .sum::<f64>()
+            / n
+    };
     LayerFit {
+        quantiles_over_mean: [quantile(0), quantile(1), quantile(2)],
         layer,
         alpha,
         alpha_ci95,

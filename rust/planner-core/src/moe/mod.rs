@@ -9,6 +9,7 @@
 //! axes    ─► sweep         a row per point, closed forms
 //! counts  ─► fit           spread, peak, concentration
 //! batch   ─► capacity      dropped and padded rows
+//! model   ─► memory        bytes of experts and replicas on a rank
 //!         └► traffic ─► dispatch ─► hot     bytes and time of the layer
 //! ```
 
@@ -23,6 +24,8 @@ pub mod eplb;
 pub mod extremes;
 pub mod fit;
 pub mod hot;
+mod lanes;
+pub mod memory;
 pub mod migrate;
 pub mod monte_carlo;
 pub mod pack;

@@ -1,9 +1,9 @@
 //! Seeded Monte-Carlo over batches: the same bytes at any thread count.
 
 use super::rng::Pcg64;
-use super::routing::{Routing, draw_dirichlet};
+use super::routing::{Routing, draw_dirichlet, ease};
 use super::sampler::{Alias, Grouped, Histogram, Sampler};
-use super::shape::Placement;
+use super::shape::{Placement, quantiles};
 use crate::error::{Error, Result};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -71,6 +71,12 @@ pub struct Estimate {
 pub struct Outcome {
     /// Fullest expert over the mean expert.
     pub expert_max_over_mean: Estimate,
+    /// Median expert over the mean expert.
+    pub expert_p50_over_mean: Estimate,
+    /// 90th percentile of the experts over the mean expert.
+    pub expert_p90_over_mean: Estimate,
+    /// 99th percentile of the experts over the mean expert.
+    pub expert_p99_over_mean: Estimate,
     /// Fullest rank over the mean rank.
     pub rank_max_over_mean: Estimate,
     /// Different ranks that a token goes to.
@@ -85,7 +91,7 @@ pub struct Outcome {
     pub dropped_ratio: Estimate,
 }
 
-const FIELDS: usize = 7;
+const FIELDS: usize = 10;
 
 impl Batch {
     /// Checks the batch.
@@ -175,7 +181,8 @@ impl Batch {
 
     /// The sampler of a trial; Dirichlet shares are drawn anew for each.
     pub(super) fn sampler(&self, trial: u32, rng: &mut Pcg64) -> Sampler {
-        let shares = match &self.routing {
+        let (left, base) = self.routing.unbiased();
+        let mut shares = match base {
             Routing::Uniform => None,
             Routing::Dirichlet { alpha } => {
                 Some(draw_dirichlet(*alpha, self.experts, self.top_k, rng))
@@ -185,6 +192,9 @@ impl Batch {
                 Some(rows[trial as usize % rows.len()].clone())
             }
         };
+        if let Some(row) = &mut shares {
+            ease(row, left);
+        }
         match (self.group_limit, shares) {
             (Some((groups, keep)), shares) => Sampler::Grouped(Grouped {
                 size: (self.experts / groups) as usize,
@@ -221,14 +231,19 @@ impl Batch {
                 1.0
             }
         };
+        let active = s.loads.iter().filter(|x| **x > 0.0).count() as f64;
+        let [p50, p90, p99] = quantiles(&mut s.loads);
         [
             scale(expert_max, self.experts),
             scale(rank_max, self.ranks),
             ranks,
             nodes,
-            s.loads.iter().filter(|x| **x > 0.0).count() as f64,
+            active,
             active_max,
             if total > 0.0 { dropped / total } else { 0.0 },
+            scale(p50, self.experts),
+            scale(p90, self.experts),
+            scale(p99, self.experts),
         ]
     }
 
@@ -336,6 +351,9 @@ fn summarise(rows: &[[f64; FIELDS]]) -> Outcome {
     let field = |i: usize| estimate(rows.iter().map(|r| r[i]).collect());
     Outcome {
         expert_max_over_mean: field(0),
+        expert_p50_over_mean: field(7),
+        expert_p90_over_mean: field(8),
+        expert_p99_over_mean: field(9),
         rank_max_over_mean: field(1),
         distinct_ranks: field(2),
         distinct_nodes: field(3),

@@ -1,7 +1,7 @@
 //! Questions of the commands that join several formulas.
 
-use super::balance::check_loads;
-use super::closed::imbalance;
+use super::balance::{check_loads, check_speeds};
+use super::closed::{imbalance, with_shared};
 use super::dispatch::Dispatch;
 use super::fit::{LayerFit, fit};
 use super::hot::{Layer, Overlap, Time, most_active, time};
@@ -25,6 +25,9 @@ pub struct Imbalance {
     pub ranks: u32,
     /// Tokens on each rank.
     pub tokens_per_rank: f64,
+    /// Shared experts whose rows are counted beside the routed ones.
+    #[serde(default)]
+    pub shared_experts: u32,
 }
 
 impl Imbalance {
@@ -48,13 +51,14 @@ impl Imbalance {
                 "in (0, 1e12]",
             ));
         }
-        Ok(imbalance(
+        let routed = imbalance(
             &self.routing,
             self.experts,
             self.top_k,
             self.ranks,
             self.tokens_per_rank,
-        ))
+        );
+        Ok(with_shared(routed, self.top_k, self.shared_experts))
     }
 }
 
@@ -115,6 +119,22 @@ pub struct RobustBalance {
     pub redundant: u32,
     /// Ranks.
     pub ranks: u32,
+    /// Nodes that hold the ranks.
+    #[serde(default = "one")]
+    pub nodes: u32,
+    /// Expert groups of the router.
+    #[serde(default = "one")]
+    pub groups: u32,
+    /// Relative speed of each rank; empty: all alike.
+    #[serde(default)]
+    pub speeds: Vec<f64>,
+    /// Replicas of a router group stay on one node.
+    #[serde(default)]
+    pub keep_groups: bool,
+}
+
+const fn one() -> u32 {
+    1
 }
 
 impl RobustBalance {
@@ -128,15 +148,16 @@ impl RobustBalance {
             experts: self.snapshots[0][0].len() as u32,
             redundant: self.redundant,
             ranks: self.ranks,
-            nodes: 1,
-            groups: 1,
+            nodes: self.nodes,
+            groups: self.groups,
         };
         shape.check()?;
+        check_speeds(&self.speeds, self.ranks)?;
         Ok((0..self.snapshots[0].len())
             .map(|layer| {
                 let rows: Vec<&[f64]> =
                     self.snapshots.iter().map(|s| s[layer].as_slice()).collect();
-                robust(&rows, &shape)
+                robust(&rows, &shape, &self.speeds, self.keep_groups)
             })
             .collect())
     }

@@ -39,6 +39,14 @@ pub enum Routing {
         /// One row per MoE layer; only ratios matter.
         layers: Vec<Vec<f64>>,
     },
+    /// A bias on the router's scores (aux-loss-free balancing) has taken off a part of the skew: each
+    /// share is 1/E + left·(share − 1/E).
+    Biased {
+        /// How much of the skew is left: 1 none taken off, 0 balanced but for sampling noise.
+        left: f64,
+        /// Shares without the bias.
+        of: Box<Routing>,
+    },
 }
 
 /// Placements over which the popularity of Zipf and lognormal models is averaged.
@@ -89,6 +97,18 @@ impl Routing {
                 "a number in [0, 10]",
                 (0.0..=10.0).contains(sigma),
             ),
+            Self::Biased { left, of } => {
+                if matches!(**of, Self::Biased { .. }) {
+                    return Err(Error::field("routing.of", "biased", "biased once"));
+                }
+                of.check_parameter()?;
+                (
+                    "routing.left",
+                    *left,
+                    "a share in [0, 1]",
+                    (0.0..=1.0).contains(left),
+                )
+            }
             Self::Uniform | Self::Counts { .. } => return Ok(()),
         };
         if ok {
@@ -112,7 +132,7 @@ impl Routing {
             ));
         }
         self.check_parameter()?;
-        if let Self::Counts { layers } = self {
+        if let Self::Counts { layers } = self.unbiased().1 {
             if layers.is_empty() {
                 return Err(Error::field(
                     "routing.layers",
@@ -144,6 +164,15 @@ impl Routing {
         Ok(())
     }
 
+    /// How much of the skew a bias has left, and the model that it was taken off.
+    #[must_use]
+    pub fn unbiased(&self) -> (f64, &Self) {
+        match self {
+            Self::Biased { left, of } => (*left, of),
+            _ => (1.0, self),
+        }
+    }
+
     /// Typical share vectors, one per layer or placement: what the closed forms of the models
     /// without an algebra of their own average over. Shares sum to 1, none above 1/k.
     #[must_use]
@@ -171,7 +200,28 @@ impl Routing {
                     .collect(),
             ),
             Self::Counts { layers } => layers.iter().map(|row| cap_shares(row, top_k)).collect(),
+            Self::Biased { left, of } => {
+                let mut rows = of.shares(experts, top_k);
+                rows.iter_mut().for_each(|row| ease(row, *left));
+                rows
+            }
         }
+    }
+}
+
+/// Leaves a part of the skew of shares that sum to 1.
+///
+/// ```
+/// let mut shares = [0.5, 0.25, 0.25, 0.0];
+/// planner_core::moe::routing::ease(&mut shares, 0.2);
+/// assert_eq!(shares, [0.3, 0.25, 0.25, 0.2]);
+/// ```
+pub fn ease(shares: &mut [f64], left: f64) {
+    if left < 1.0 {
+        let even = 1.0 / shares.len() as f64;
+        shares
+            .iter_mut()
+            .for_each(|s| *s = even + left * (*s - even));
     }
 }
 
@@ -313,6 +363,19 @@ mod tests {
         assert!(counts(&[&[0.0, 0.0]]).check(2, 1).is_err());
         assert!(Routing::Uniform.check(8, 9).is_err());
         assert!(Routing::Uniform.check(8, 0).is_err());
+        let biased = |left, of| Routing::Biased {
+            left,
+            of: Box::new(of),
+        };
+        assert!(biased(0.2, counts(&[&[1.0, 2.0]])).check(2, 1).is_ok());
+        assert!(biased(0.2, counts(&[&[1.0]])).check(2, 1).is_err());
+        assert!(biased(1.2, Routing::Uniform).check(2, 1).is_err());
+        assert!(biased(f64::NAN, Routing::Uniform).check(2, 1).is_err());
+        assert!(
+            biased(0.5, biased(0.5, Routing::Uniform))
+                .check(2, 1)
+                .is_err()
+        );
     }
 
     proptest! {

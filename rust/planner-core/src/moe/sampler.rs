@@ -1,5 +1,6 @@
 //! Drawing the k experts of a token.
 
+use super::lanes::{self, Bytes, CHOICES, EXPERTS, Lanes};
 use super::rng::Pcg64;
 
 /// How tokens choose.
@@ -34,7 +35,7 @@ pub struct Grouped {
     pub size: usize,
     /// Groups kept per token.
     pub keep: usize,
-    /// 1/weight of each expert, for scores u^(1/weight); empty where all are alike.
+    /// 1/weight of each expert, for scores u^(1/weight); empty where all are alike. One per expert.
     pub exponents: Vec<f64>,
 }
 
@@ -92,6 +93,11 @@ impl Alias {
         }
     }
 
+    /// The table for experts of one byte.
+    pub(super) fn bytes(&self) -> Bytes {
+        Bytes::new(&self.table)
+    }
+
     /// One expert from 64 random bits: the high half picks the column, the low half the side.
     #[inline]
     fn pick(&self, bits: u64) -> u32 {
@@ -103,11 +109,13 @@ impl Alias {
 }
 
 /// Loads of the experts, each with the last token that chose it: one word per expert, so that a
-/// repeat is seen and a load is counted by one memory access.
+/// repeat is seen and a load is counted by one memory access. Experts of one byte are counted in
+/// lanes instead.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     words: Vec<u64>,
     token: u32,
+    lanes: Box<Lanes>,
 }
 
 impl Histogram {
@@ -117,6 +125,7 @@ impl Histogram {
         Self {
             words: vec![u64::from(u32::MAX) << 32; experts],
             token: u32::MAX,
+            lanes: Box::new(Lanes::new()),
         }
     }
 
@@ -124,11 +133,15 @@ impl Histogram {
     pub fn clear(&mut self) {
         self.words.fill(u64::from(u32::MAX) << 32);
         self.token = u32::MAX;
+        self.lanes.clear();
     }
 
     /// The loads.
     pub fn loads(&self) -> impl Iterator<Item = u32> + '_ {
-        self.words.iter().map(|w| *w as u32)
+        self.words.iter().enumerate().map(|(e, w)| {
+            let lanes = if e < EXPERTS { self.lanes.load(e) } else { 0 };
+            (*w as u32).wrapping_add(lanes)
+        })
     }
 
     /// Starts a token.
@@ -154,7 +167,14 @@ impl Sampler {
     /// Draws `tokens` tokens of k experts each into `into`.
     pub fn count(&self, tokens: u32, top_k: u32, into: &mut Histogram, rng: &mut Pcg64) {
         let experts = into.words.len() as u32;
+        let in_bytes = into.words.len() <= EXPERTS && top_k <= CHOICES;
         match self {
+            Self::Uniform if in_bytes && top_k * 2 <= experts && experts.is_power_of_two() => {
+                lanes::uniform(tokens, top_k, experts, &mut into.lanes, rng);
+            }
+            Self::Weighted(alias) if in_bytes && alias.sure.is_empty() => {
+                lanes::weighted(tokens, top_k, alias, &mut into.lanes, rng);
+            }
             Self::Uniform if top_k * 2 <= experts && experts.is_power_of_two() => {
                 count_bits(tokens, top_k, into, rng);
             }
@@ -165,6 +185,17 @@ impl Sampler {
                     let mut n = 0;
                     while n < top_k {
                         n += u32::from(into.add(alias.pick(rng.next_u64()), token));
+                    }
+                }
+            }
+            Self::Grouped(g) => {
+                let mut picks = vec![0; top_k as usize];
+                let mut scratch = Scores::default();
+                for _ in 0..tokens {
+                    g.token(experts as usize, &mut picks, &mut scratch, rng);
+                    let token = into.next();
+                    for e in &picks {
+                        into.add(*e, token);
                     }
                 }
             }
@@ -196,7 +227,7 @@ impl Sampler {
                     }
                 }
             }
-            Self::Grouped(g) => g.token(experts as usize, picks, rng),
+            Self::Grouped(g) => g.token(experts as usize, picks, &mut Scores::default(), rng),
         }
     }
 }
@@ -248,33 +279,78 @@ fn floyd(n: u32, picks: &mut [u32], rng: &mut Pcg64) {
     }
 }
 
+/// Scratch memory of group-limited tokens: scores with their expert or group in the low half.
+#[derive(Default)]
+struct Scores {
+    experts: Vec<u64>,
+    groups: Vec<u64>,
+    kept: Vec<u64>,
+}
+
+/// Bits of a group's number under the sum of two scores of 31 bits.
+const GROUP_BITS: u32 = 32;
+
 impl Grouped {
-    fn token(&self, experts: usize, picks: &mut [u32], rng: &mut Pcg64) {
-        let mut scores = Vec::with_capacity(experts);
-        for e in 0..experts {
-            let u = rng.uniform();
-            scores.push(self.exponents.get(e).map_or(u, |x| u.powf(*x)));
+    /// Scores have 31 bits (32 with their sum), so that one shares a word with a number, and words are
+    /// compared.
+    fn token(&self, experts: usize, picks: &mut [u32], s: &mut Scores, rng: &mut Pcg64) {
+        self.scores(experts, &mut s.experts, rng);
+        s.groups.clear();
+        for (g, members) in s.experts.chunks(self.size).enumerate() {
+            let (mut first, mut second) = (0, 0);
+            for word in members {
+                let score = word >> GROUP_BITS;
+                second = second.max(score.min(first));
+                first = first.max(score);
+            }
+            s.groups
+                .push(self.sum(first, second) << GROUP_BITS | g as u64);
         }
-        let mut groups: Vec<(f64, usize)> = scores
-            .chunks(self.size)
-            .enumerate()
-            .map(|(g, s)| {
-                let (a, b) = s.iter().fold((0.0f64, 0.0f64), |(a, b), x| {
-                    if *x > a { (*x, a) } else { (a, b.max(*x)) }
-                });
-                (a + b, g)
-            })
-            .collect();
-        groups.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-        let mut kept: Vec<(f64, u32)> = groups[..self.keep]
-            .iter()
-            .flat_map(|(_, g)| g * self.size..(g + 1) * self.size)
-            .map(|e| (scores[e], e as u32))
-            .collect();
-        kept.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-        for (pick, (_, e)) in picks.iter_mut().zip(kept) {
-            *pick = e;
+        best_first(&mut s.groups, self.keep);
+        s.kept.clear();
+        for word in &s.groups[..self.keep] {
+            let g = *word as u32 as usize;
+            s.kept
+                .extend_from_slice(&s.experts[g * self.size..(g + 1) * self.size]);
         }
+        best_first(&mut s.kept, picks.len());
+        for (pick, word) in picks.iter_mut().zip(&s.kept) {
+            *pick = *word as u32;
+        }
+    }
+
+    /// Sum of two scores: integers where all experts are alike, else the bits of two floats.
+    fn sum(&self, a: u64, b: u64) -> u64 {
+        if self.exponents.is_empty() {
+            a + b
+        } else {
+            u64::from((f32::from_bits(a as u32) + f32::from_bits(b as u32)).to_bits())
+        }
+    }
+
+    fn scores(&self, experts: usize, into: &mut Vec<u64>, rng: &mut Pcg64) {
+        into.clear();
+        if self.exponents.is_empty() {
+            for e in (0..experts as u64).step_by(2) {
+                let bits = rng.next_u64();
+                into.push(bits >> 33 << GROUP_BITS | e);
+                into.push((bits & 0x7fff_ffff) << GROUP_BITS | (e + 1));
+            }
+            into.truncate(experts);
+        } else {
+            for (e, x) in self.exponents.iter().enumerate() {
+                // Floats that are not negative are ordered as their bits.
+                let score = (rng.uniform().powf(*x) as f32).to_bits();
+                into.push(u64::from(score) << GROUP_BITS | e as u64);
+            }
+        }
+    }
+}
+
+/// Moves the n largest words to the front, in no order.
+fn best_first(words: &mut [u64], n: usize) {
+    if n < words.len() {
+        words.select_nth_unstable_by(n, |a, b| b.cmp(a));
     }
 }
 

@@ -213,6 +213,30 @@ pub fn max_over_mean(loads: &[f64]) -> f64 {
     }
 }
 
+/// Median, 90th and 99th percentile (nearest rank); reorders the values.
+///
+/// ```
+/// use planner_core::moe::shape::quantiles;
+/// let mut loads: Vec<f64> = (0..=100).map(f64::from).collect();
+/// assert_eq!(quantiles(&mut loads), [50.0, 90.0, 99.0]);
+/// ```
+#[must_use]
+pub fn quantiles(values: &mut [f64]) -> [f64; 3] {
+    if values.is_empty() {
+        return [0.0; 3];
+    }
+    let last = values.len() as f64 - 1.0;
+    // From the highest down: each selection leaves the lower part for the next.
+    let mut end = values.len();
+    let mut found = [0.0; 3];
+    for (i, q) in [(2, 0.99), (1, 0.9), (0, 0.5)] {
+        let at = (last * q).round() as usize;
+        found[i] = *values[..end].select_nth_unstable_by(at, f64::total_cmp).1;
+        end = at + 1;
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

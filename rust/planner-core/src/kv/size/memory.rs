@@ -4,7 +4,8 @@
 //! vLLM's `gpu_memory_utilization` or SGLang's `mem_fraction_static`; TensorRT-LLM takes its share of
 //! what is left. Terms:
 //!
-//! * **weights**: parameters of the stage, cut by tensor and expert parallelism, in their format;
+//! * **weights**: parameters of the stage, cut by tensor and expert parallelism, in their format, with
+//!   the replicas of redundant experts: (E + R)/ep experts a layer and GPU;
 //! * **activation peak** of vLLM's profile run: the larger of the forward pass of a full batch and of
 //!   sampling the most sequences;
 //! * **graphs**: [`GRAPH_BYTES_PER_LAYER`] a captured layer;
@@ -70,14 +71,15 @@ pub struct Device {
     pub graphs: bool,
 }
 
-/// Where the memory of one GPU goes; the last five add up to `usable_bytes`.
+/// Where the memory of one GPU goes: weights, activations, graphs, context and what is available add up
+/// to `usable_bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Terms {
     /// Memory that the driver shows.
     pub total_bytes: f64,
     /// What the engine may use of it.
     pub usable_bytes: f64,
-    /// Weights.
+    /// Weights, replicas included.
     pub weights_bytes: f64,
     /// Activation peak.
     pub activation_bytes: f64,
@@ -87,6 +89,8 @@ pub struct Terms {
     pub context_bytes: f64,
     /// For the cache; negative where the rest does not fit.
     pub available_bytes: f64,
+    /// Of the weights, what redundant experts add; 0 where the weights are stated.
+    pub replica_bytes: f64,
 }
 
 /// Memory of one GPU of a stage.
@@ -98,10 +102,17 @@ pub fn stage(query: &Query, device: &Device, layers: &[usize], first: bool, last
         device.share
     };
     let usable_bytes = device.total_bytes * share;
-    let weights_bytes = device.weights_bytes.unwrap_or_else(|| {
-        let dtype = device.weight_dtype.unwrap_or(query.model.weight_dtype);
-        weights(query, dtype, layers, first, last)
-    });
+    let dtype = device.weight_dtype.unwrap_or(query.model.weight_dtype);
+    let (weights_bytes, replica_bytes) = match device.weights_bytes {
+        Some(bytes) => (bytes, 0.0),
+        None => {
+            let replicas = replicas(query, dtype, layers);
+            (
+                weights(query, dtype, layers, first, last) + replicas,
+                replicas,
+            )
+        }
+    };
     // SGLang keeps activations out of its static share.
     let activation_bytes = match query.engine {
         Engine::Vllm | Engine::Trtllm => activations(query, layers, last),
@@ -134,6 +145,7 @@ pub fn stage(query: &Query, device: &Device, layers: &[usize], first: bool, last
             - activation_bytes
             - graph_bytes
             - context_bytes,
+        replica_bytes,
     }
 }
 
@@ -194,6 +206,17 @@ fn weights(query: &Query, dtype: Dtype, layers: &[usize], first: bool, last: boo
         )
         + table(last, head + counts.head_extra)
         + norms
+}
+
+/// Redundant experts of one GPU of a stage, bytes: R/ep of each MoE layer.
+fn replicas(query: &Query, dtype: Dtype, layers: &[usize]) -> f64 {
+    let kinds = query.layer_kinds();
+    let share = query.redundant_experts as f64 / query.ep as f64;
+    let of_layer = |index: &usize| {
+        let kind = &query.model.kinds[kinds[*index]];
+        share * crate::moe::memory::expert_bytes(kind, query.model.hidden, dtype)
+    };
+    layers.iter().map(of_layer).sum()
 }
 
 /// Ranks over which key and value projections are cut.

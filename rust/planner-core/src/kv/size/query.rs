@@ -6,7 +6,7 @@ use super::memory::Device;
 use crate::error::{Error, Result};
 use crate::kv::format::KvFormat;
 use crate::kv::layer::{Class, Cut, caches};
-use crate::model::Model;
+use crate::model::{LayerKind, Model};
 
 /// Serving engines whose arithmetic is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -65,6 +65,9 @@ pub struct Query {
     pub pcp: u64,
     /// Expert-parallel ranks that share the experts (1: they are cut by tensor parallelism).
     pub ep: u64,
+    /// Redundant experts of a MoE layer, over all ranks: (E + R)/ep slots on each.
+    #[serde(default)]
+    pub redundant_experts: u64,
     /// Layers per stage, where they are not the engine's own choice.
     pub pp_layers: Option<Vec<u64>>,
     /// Format of the cache.
@@ -144,7 +147,46 @@ impl Query {
                 "must be above 0",
             ));
         }
+        self.check_redundant()?;
         self.check_context()
+    }
+
+    /// Redundant experts need expert-parallel ranks with equally many slots.
+    fn check_redundant(&self) -> Result<()> {
+        if self.redundant_experts == 0 {
+            return Ok(());
+        }
+        let refuse = |rule: String| {
+            Err(Error::field(
+                "redundant_experts",
+                self.redundant_experts,
+                rule,
+            ))
+        };
+        if self.ep == 1 {
+            return refuse("needs expert parallelism, ep above 1".into());
+        }
+        if self.redundant_experts > 1 << 20 {
+            return refuse("must be at most 2^20".into());
+        }
+        let experts: Vec<u64> = self
+            .model
+            .kinds
+            .iter()
+            .filter_map(LayerKind::experts)
+            .collect();
+        if experts.is_empty() {
+            return refuse(format!("{} has no experts", self.model.name));
+        }
+        for e in experts {
+            if !(e + self.redundant_experts).is_multiple_of(self.ep) {
+                return refuse(format!(
+                    "ep = {} must divide {e} + {} slots",
+                    self.ep, self.redundant_experts
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Rules of decode context parallelism (vLLM `config/parallel.py`, `config/model.py`).

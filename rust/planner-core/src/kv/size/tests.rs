@@ -34,6 +34,7 @@ pub(crate) fn query(model: Model, max_len: u64, gib: f64) -> Query {
         dcp: 1,
         pcp: 1,
         ep: 1,
+        redundant_experts: 0,
         pp_layers: None,
         kv_format: KvFormat::Bf16,
         block_tokens: None,
