@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from meshplan.estimate import Estimate, Explanation
     from meshplan.hf import ModelSpec, load_model
     from meshplan.result import Result
+    from meshplan.serving.result import ServingResult
     from meshplan.specs.cluster import Cluster
     from meshplan.specs.plan import Plan
     from meshplan.specs.reading import load_cluster
+    from meshplan.specs.serving import Serving
     from meshplan.specs.space import Space
     from meshplan.specs.training import Training
 
@@ -31,6 +33,8 @@ _LAZY: dict[str, str] = {
     "Job": "meshplan.api",
     "Plan": "meshplan.specs.plan",
     "Result": "meshplan.result",
+    "Serving": "meshplan.specs.serving",
+    "ServingResult": "meshplan.serving.result",
     "Space": "meshplan.specs.space",
     "Training": "meshplan.specs.training",
     "clusters": "meshplan.api",
@@ -57,6 +61,8 @@ __all__ = [
     "Plan",
     "PlannerError",
     "Result",
+    "Serving",
+    "ServingResult",
     "Space",
     "Training",
     "__version__",

@@ -99,6 +99,20 @@ class SweepRows:
     @property
     def done(self) -> int: ...
 
+def serving_sweep(
+    request: str,
+    *,
+    top: int = 10,
+    exhaustive: bool = False,
+    threads: int = 0,
+    on_progress: Callable[[int, int], object] | None = None,
+) -> tuple[str, Frame, Frame, Frame]:
+    """Account as JSON, the best deployments, the front, and the best under each objective."""
+
+def serving_explain(request: str) -> tuple[str, Frame]:
+    """Row of the one deployment of a job as JSON, and its requests as played."""
+
+def serving_columns() -> list[tuple[str, str, str]]: ...
 def collective_times(cluster: str, requests: str) -> list[float]: ...
 def kernel_times(device: str, requests: str) -> list[float]: ...
 def moe_columns() -> list[tuple[str, str, str]]: ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, overload
 
 import meshplan._core as _core
 from meshplan.bands import band
@@ -16,6 +16,7 @@ from meshplan.specs.base import show, suggest
 from meshplan.specs.cluster import Cluster
 from meshplan.specs.plan import DEFAULT_MODEL, Plan
 from meshplan.specs.reading import load_cluster, read_plan
+from meshplan.specs.serving_plan import is_serving
 from meshplan.specs.software import load_software
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from meshplan.hf import ModelSpec
     from meshplan.result import Result
     from meshplan.search import Progress
+    from meshplan.serving.api import ServingJob
+    from meshplan.serving.evaluate import Told
+    from meshplan.serving.result import Deployment, ServingResult
+    from meshplan.specs.serving import Serving
     from meshplan.specs.toml import Path
     from meshplan.specs.training import Training
 
@@ -124,11 +129,17 @@ def _plain(workload: Any) -> Any:
     return workload
 
 
-def evaluate(**job: Unpack[Job]) -> Estimate:
+@overload
+def evaluate(**job: Unpack[Job]) -> Estimate: ...
+@overload
+def evaluate(
+    *, workload: Literal["serving"] | Serving, **job: Unpack[ServingJob]
+) -> Deployment: ...
+def evaluate(**job: Any) -> Estimate | Deployment:
     """Estimate one layout: every axis takes one value.
 
     Axes that are not given are 1; the sharding is ZeRO-1, nothing is recomputed, dp is what the
-    other degrees leave.
+    other degrees leave. With ``workload="serving"`` or a `Serving`, one deployment.
 
     Returns
     -------
@@ -147,19 +158,32 @@ def evaluate(**job: Unpack[Job]) -> Estimate:
     >>> row.dp, row.status
     (2, 'ok')
     """
-    return explain(**job).row
+    if is_serving(None, job.get("workload")):
+        from meshplan.serving import api
+
+        return api.evaluate(**job)
+    told: Explanation = explain(**job)
+    return told.row
 
 
-def explain(**job: Unpack[Job]) -> Explanation:
-    """Explain one layout: its terms, rank groups and stages.
+@overload
+def explain(**job: Unpack[Job]) -> Explanation: ...
+@overload
+def explain(*, workload: Literal["serving"] | Serving, **job: Unpack[ServingJob]) -> Told: ...
+def explain(**job: Any) -> Explanation | Told:
+    """Explain one layout: its terms, rank groups and stages; serving: one deployment.
 
     Raises
     ------
     InputError
         With every problem of the job.
     """
+    if is_serving(None, job.get("workload")):
+        from meshplan.serving import api
+
+        return api.explain(**job)
     model = load_model(job.get("model", DEFAULT_MODEL))
-    return judge(read_plan(None, _values(job), EVALUATED), model)
+    return judge(read_plan(None, _values(cast("Job", job)), EVALUATED), model)
 
 
 def judge(checked: Plan, model: ModelSpec) -> Explanation:
@@ -202,8 +226,17 @@ def clusters() -> list[str]:
     return presets.names()
 
 
-def sweep(*, progress: Progress | None = None, **job: Unpack[Job]) -> Result:
-    """Find the best layouts of a job.
+@overload
+def sweep(*, progress: Progress | None = None, **job: Unpack[Job]) -> Result: ...
+@overload
+def sweep(
+    *,
+    workload: Literal["serving"] | Serving,
+    progress: Progress | None = None,
+    **job: Unpack[ServingJob],
+) -> ServingResult: ...
+def sweep(*, progress: Progress | None = None, **job: Any) -> Result | ServingResult:
+    """Find the best layouts of a job, or with ``workload="serving"`` its best deployments.
 
     Parameters
     ----------
@@ -229,6 +262,10 @@ def sweep(*, progress: Progress | None = None, **job: Unpack[Job]) -> Result:
     >>> result.proof.holds, len(result.top)
     (True, 3)
     """
+    if is_serving(None, job.get("workload")):
+        from meshplan.serving import api
+
+        return api.sweep(progress=progress, **job)
     from meshplan import search
 
     model = load_model(job.get("model", DEFAULT_MODEL))

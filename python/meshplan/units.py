@@ -97,6 +97,11 @@ _FLOP_RATES = {
     **_decimal_units("FLOPS"),
     **_decimal_units("FLOPs/s"),
 }
+_FREQUENCIES = {
+    f"{what}/{per}": Fraction(1, seconds)
+    for what in ("", "req", "requests")
+    for per, seconds in {"s": 1, "min": 60, "h": 3600, "d": 86400}.items()
+}
 _COUNTS = {**_decimal_units(""), "B": Fraction(10**9)}
 _RATIOS = {"": Fraction(1), "%": Fraction(1, 100)}
 
@@ -171,6 +176,15 @@ def parse_bytes_per_s(value: Quantity) -> float:
 def parse_seconds(value: Quantity) -> float:
     """Seconds from ``30 us``, ``2.5 ms``, ``3 h`` or a bare number of seconds."""
     return float(_parse(value, _SECONDS, "s", "'2.5 ms' or '30 us'"))
+
+
+def parse_per_second(value: Quantity) -> float:
+    """Requests per second from ``200/s``, ``12000 req/min`` or a bare number.
+
+    >>> parse_per_second("200/s"), parse_per_second("12000 req/min")
+    (200.0, 200.0)
+    """
+    return float(_parse(value, _FREQUENCIES, "/s", "'200/s' or '12000/min'"))
 
 
 def parse_flops(value: Quantity) -> float:

@@ -9,6 +9,7 @@ import typer
 
 from meshplan.cli.asking import read
 from meshplan.cli.flags import AXES, JOB, JSON, Given, JobCommand, takes
+from meshplan.cli.serving_flags import ONLY, PLOT, WORKLOAD
 
 if TYPE_CHECKING:
     from meshplan.alternatives import Change
@@ -18,12 +19,17 @@ app = typer.Typer(add_completion=False)
 
 
 @app.command(cls=JobCommand)
-@takes(*JOB, *AXES, JSON)
+@takes(WORKLOAD, *JOB, *AXES, JSON, *ONLY, PLOT)
 def explain(given: Given) -> None:
     """Explain one layout: groups, terms with formulas, stages, and what would be better.
 
     Axes that are not given are taken as by ``planner evaluate``.
     """
+    from meshplan.cli import serving
+
+    if serving.asked(given):
+        serving.explain(given)
+        return
     from meshplan.alternatives import alternatives
     from meshplan.api import judge
     from meshplan.request import EVALUATED

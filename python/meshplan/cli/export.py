@@ -10,6 +10,7 @@ import typer
 
 from meshplan.cli.asking import read
 from meshplan.cli.flags import AXES, JOB, JSON, Flag, Given, takes
+from meshplan.cli.serving_flags import ONLY, WORKLOAD
 from meshplan.errors import Infeasible, InputError
 from meshplan.export import EXPORTERS, Job, Launch, Layout
 from meshplan.export import export as write_for
@@ -20,19 +21,24 @@ RULES = {"megatron-bridge": "megatron"}
 """Target → framework whose rules a layout must obey, where the names differ."""
 
 EXPORT = (
-    Flag("--to", (), "One of " + ", ".join(EXPORTERS) + ".", "TARGET", panel="Output"),
+    Flag("--to", (), "One of " + ", ".join(EXPORTERS) + "; serving: vllm, sglang or trtllm.",
+         "TARGET", panel="Output"),
     Flag("--rank", (), "Which of the best layouts (1).", "K", panel="Output"),
     Flag("--folder", (), "Write the files there instead of printing them.", "DIR", panel="Output"),
     JSON,
-)
+)  # fmt: skip
 
 
 @app.command()
-@takes(*JOB, *AXES, *EXPORT)
+@takes(WORKLOAD, *JOB, *AXES, *EXPORT, *ONLY)
 def export(given: Given) -> None:
     """Write launch arguments for the best layout; pin the axes to export a layout of your own."""
+    from meshplan.cli import serving
+
+    if serving.asked(given):
+        serving.export(given, _rank(given), _folder(given))
+        return
     from meshplan import search
-    from meshplan.output import write_text
     from meshplan.request import job as canonical
 
     target, rank = _target(given), _rank(given)
@@ -46,8 +52,18 @@ def export(given: Given) -> None:
     spec = canonical(plan, model)
     job = Job(Layout.of(rows[-1]), spec["model"], spec["training"], spec["cluster"])
     launch = write_for(job, target)
-    if "json" in given:
-        print(json.dumps(_object(launch, rows[-1]), indent=2))
+    layout = {name: rows[-1][name] for name in Layout.__slots__}
+    hand_over(launch, layout, folder, as_json="json" in given)
+
+
+def hand_over(
+    launch: Launch, layout: dict[str, object], folder: Path | None, *, as_json: bool
+) -> None:
+    """Print or write the files of a launch, and say its notes."""
+    from meshplan.output import write_text
+
+    if as_json:
+        print(json.dumps(_object(launch, layout), indent=2))
     elif folder is None:
         print("\n".join(_titled(launch)), end="")
     for note in launch.notes:
@@ -65,11 +81,11 @@ def _titled(launch: Launch) -> list[str]:
     return [f"==> {name} <==\n{text}" for name, text in launch.files.items()]
 
 
-def _object(launch: Launch, row: dict[str, object]) -> dict[str, object]:
+def _object(launch: Launch, layout: dict[str, object]) -> dict[str, object]:
     return {
         "framework": launch.framework,
         "tested_with": launch.tested_with,
-        "layout": {name: row[name] for name in Layout.__slots__},
+        "layout": layout,
         "files": dict(launch.files),
         "notes": list(launch.notes),
     }

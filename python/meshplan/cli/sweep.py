@@ -11,6 +11,7 @@ import typer
 
 from meshplan.cli.asking import command, read
 from meshplan.cli.flags import AXES, JOB, SEARCH, Given, JobCommand, takes
+from meshplan.cli.serving_flags import ONLY, PLOT, WORKLOAD
 from meshplan.errors import Infeasible
 
 app = typer.Typer(add_completion=False)
@@ -31,9 +32,14 @@ def bar() -> Iterator[Callable[[int, int], None] | None]:
 
 
 @app.command(cls=JobCommand)
-@takes(*JOB, *AXES, *SEARCH)
+@takes(WORKLOAD, *JOB, *AXES, *SEARCH, *ONLY, PLOT)
 def sweep(given: Given) -> None:
-    """Find the best layouts of a training job, and say what was rejected and why."""
+    """Find the best layouts of a job, and say what was rejected and why."""
+    from meshplan.cli import serving
+
+    if serving.asked(given):
+        serving.sweep(given, bar)
+        return
     from meshplan import search
     from meshplan.output import check, write
 

@@ -35,22 +35,24 @@ def question(plan: Plan, model: str, software: str) -> str:
     )
 
 
-def account(proof: Proof, elapsed_s: float) -> str:
+def account(
+    proof: Proof, elapsed_s: float, what: str = "layouts", how: str = "estimated and fitting"
+) -> str:
     """The counted proof, in one line."""
     took = value("elapsed_s", elapsed_s)
     return (
-        f"{proof.total:,} layouts = {proof.evaluated:,} estimated and fitting + "
+        f"{proof.total:,} {what} = {proof.evaluated:,} {how} + "
         f"{proof.pruned:,} skipped by bounds + {sum(proof.rejected.values()):,} rejected ({took})"
     )
 
 
-def rejections(proof: Proof) -> Table:
+def rejections(proof: Proof, meanings: Mapping[str, str] = STATUS, what: str = "layouts") -> Table:
     """Rejected layouts by reason, and under each the rules with the numbers of an example."""
-    made = table("Rejected", ["reason", "rule", "layouts", "share", "why"], left=2)
+    made = table("Rejected", ["reason", "rule", what, "share", "why"], left=2)
     made.columns[4].justify = "left"
     for reason, count in sorted(proof.rejected.items(), key=lambda item: -item[1]):
         rules = [rule for rule in proof.rules if rule["status"] == reason]
-        made.add_row(reason, "", f"{count:,}", _share(count, proof.total), STATUS.get(reason, ""))
+        made.add_row(reason, "", f"{count:,}", _share(count, proof.total), meanings.get(reason, ""))
         for rule in sorted(rules, key=lambda rule: -rule["layouts"]):
             number = rule["layouts"]
             why = f"such as: {rule['text']}"
@@ -64,11 +66,16 @@ def _share(count: int, total: int) -> str:
 
 def thinned(front: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """At most `FRONT` points of a front: both ends, and steps of equal memory ratio between."""
-    if len(front) <= FRONT:
+    return thinned_by(front, "peak_memory_bytes", FRONT)
+
+
+def thinned_by(front: list[dict[str, Any]], column: str, most: int) -> list[dict[str, Any]]:
+    """At most so many points of a front: both ends, and steps of equal ratio of a column between."""
+    if len(front) <= most:
         return front
-    sizes = [row["peak_memory_bytes"] for row in front]
-    ratio = (sizes[-1] / sizes[0]) ** (1 / (FRONT - 1))
-    goals = [sizes[0] * ratio**step for step in range(FRONT)]
+    sizes = [row[column] for row in front]
+    ratio = (sizes[-1] / sizes[0]) ** (1 / (most - 1))
+    goals = [sizes[0] * ratio**step for step in range(most)]
     chosen = {min(range(len(sizes)), key=lambda i: abs(sizes[i] - goal)) for goal in goals}
     return [front[i] for i in sorted(chosen)]
 

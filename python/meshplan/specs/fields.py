@@ -43,6 +43,7 @@ BytesPerSecond = Annotated[
 ]
 Flops = Annotated[FiniteFloat, Field(gt=0), BeforeValidator(_quantity(units.parse_flops))]
 Seconds = Annotated[FiniteFloat, Field(ge=0), BeforeValidator(_quantity(units.parse_seconds))]
+PerSecond = Annotated[FiniteFloat, Field(gt=0), BeforeValidator(_quantity(units.parse_per_second))]
 Ratio = Annotated[FiniteFloat, Field(ge=0), BeforeValidator(_quantity(units.parse_ratio))]
 Share = Annotated[Ratio, Field(le=1)]
 
@@ -80,8 +81,15 @@ class Bounds(tuple[int, int]):
     __slots__ = ()
 
 
-def read_axis(value: Any) -> tuple[int, ...] | Bounds | None:
+def read_axis(value: Any, least: int = 1) -> tuple[int, ...] | Bounds | None:
     """Values of a numeric axis: ``8``, ``"1,2,4"``, ``[1, 2, 4]``, ``"1..8"``, ``"any"``.
+
+    Parameters
+    ----------
+    value
+        What was written.
+    least
+        Smallest value that makes sense: 0 where it stands for "none".
 
     Examples
     --------
@@ -94,29 +102,29 @@ def read_axis(value: Any) -> tuple[int, ...] | Bounds | None:
     if isinstance(value, str):
         bounds = _RANGE.fullmatch(value.strip())
         if bounds:
-            return _bounds(bounds[1], bounds[2], hint)
+            return _bounds(bounds[1], bounds[2], hint, least)
         value = value.split(",")
     if not isinstance(value, list | tuple):
         value = [value]
     if not 1 <= len(value) <= 1024:
         raise refuse("must hold 1 to 1024 values", hint)
-    return tuple(sorted({_axis_value(item, hint) for item in value}))
+    return tuple(sorted({_axis_value(item, hint, least) for item in value}))
 
 
-def _axis_value(item: Any, hint: str) -> int:
+def _axis_value(item: Any, hint: str, least: int) -> int:
     if isinstance(item, str) and item.strip().isdecimal() and len(item.strip()) <= 12:
         item = int(item)
     if isinstance(item, bool) or not isinstance(item, int):
         raise refuse("must be whole numbers", hint)
-    if not 1 <= item <= LAST:
-        raise refuse("must be between 1 and 2147483648", hint)
+    if not least <= item <= LAST:
+        raise refuse(f"must be between {least} and 2147483648", hint)
     return item
 
 
-def _bounds(low: str, high: str, hint: str) -> Bounds:
+def _bounds(low: str, high: str, hint: str, least: int) -> Bounds:
     if len(low) > 12 or len(high) > 12:
-        raise refuse("must be between 1 and 2147483648", hint)
-    first, last = int(low or 1), int(high or LAST)
-    if not 1 <= first <= last <= LAST:
-        raise refuse("must rise from at least 1", hint)
+        raise refuse(f"must be between {least} and 2147483648", hint)
+    first, last = int(low or least), int(high or LAST)
+    if not least <= first <= last <= LAST:
+        raise refuse(f"must rise from at least {least}", hint)
     return Bounds((first, last))

@@ -98,7 +98,7 @@ def read_plan(
     """
     draft = Draft() if config is None else read_toml(config)
     if config is not None:
-        _relative_to(draft, FilePath(config).parent)
+        relative_to(draft, FilePath(config).parent)
     for path, (value, origin) in (given or {}).items():
         draft.put(path, value, origin)
     if isinstance(draft.data.get("space", {}), dict):
@@ -113,7 +113,7 @@ def read_plan(
     return plan
 
 
-def _relative_to(draft: Draft, folder: FilePath) -> None:
+def relative_to(draft: Draft, folder: FilePath) -> None:
     """Files named in a plan are looked for beside it."""
     for key in ("model", "cluster"):
         value = draft.data.get(key)

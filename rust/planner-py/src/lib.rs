@@ -14,6 +14,7 @@ pub mod model;
 pub mod moe;
 pub mod question;
 pub mod serving;
+pub mod serving_sweep;
 pub mod sweep;
 pub mod training;
 
@@ -53,6 +54,9 @@ mod _core {
 
     #[pymodule_export]
     use crate::sweep::{SweepRows, sweep};
+
+    #[pymodule_export]
+    use crate::serving_sweep::{serving_columns, serving_explain, serving_sweep};
 
     #[pymodule_export]
     use crate::moe::{

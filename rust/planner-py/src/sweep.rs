@@ -124,7 +124,7 @@ fn frame(job: &Job, ranked: &[Ranked]) -> PyResult<Frame> {
 }
 
 /// Run `work` on a thread of its own, without the GIL; meanwhile signals and progress are served.
-fn watch<T: Send>(
+pub(crate) fn watch<T: Send>(
     py: Python<'_>,
     control: &Control,
     report: impl Fn(u64) -> PyResult<()>,

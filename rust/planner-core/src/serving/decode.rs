@@ -270,7 +270,7 @@ impl Decode {
     #[must_use]
     pub fn terms(&self, sequences: f64, context: f64) -> Terms {
         // Every stage works on its own share of the sequences.
-        let all = sequences / self.stages;
+        let all = (sequences / self.stages).max(sequences.min(1.0));
         let own = (all / self.attention_dp).max(all.min(1.0));
         let (tokens, own_tokens) = (all * self.verified, own * self.verified);
         let mut terms = Terms {

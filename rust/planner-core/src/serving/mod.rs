@@ -12,6 +12,7 @@
 //! | [`outcome`] | what a replay or the closed form says |
 //! | [`space`], [`rules`], [`facts`] | deployments of a job, and what backends accept |
 //! | [`rows`] | estimates as columns |
+//! | [`recorded`] | a trace as a load, and the hits of its prompts |
 //! | [`steps`] | what the engine replay asks of the cost model: time of a step |
 //! | [`costs`] | an engine's layout worked out once: its decode steps and prefill passes |
 //! | [`operators`] | what a GPU reads, multiplies and launches for a layer |
@@ -39,8 +40,10 @@ pub mod memory;
 pub mod operators;
 pub mod outcome;
 pub mod prefill;
+pub mod recorded;
 pub mod rows;
 pub mod rules;
+pub mod search;
 pub mod software;
 pub mod space;
 pub mod steps;

@@ -158,7 +158,11 @@ impl Space {
         let lists = self.own(side).candidates(&self.facts, kind, side)?;
         for &tp in &lists.tp {
             let parts = divisors(tp.into());
-            for &pp in &lists.pp {
+            for &pp in lists
+                .pp
+                .iter()
+                .filter(|&&pp| lists.tries(tp, pp, &self.facts))
+            {
                 for attention_dp in lists.attention_dp(&parts, &self.facts) {
                     for (ep, moe_tp) in lists.experts(tp, &parts, &self.facts) {
                         let bare = Engine {

@@ -8,8 +8,11 @@ use crate::layout::axes::{Choice, divisors, values, values_or_none};
 use super::{Facts, Kind, Mode, Side};
 use crate::serving::deployment::{Backend, Engine};
 
+/// Most GPUs of a stage that are tried unless the caller asks for more; expert parallelism as wide
+/// has been reported (DeepSeek-V3: 320).
+pub const STAGE_LIMIT: u32 = 320;
 /// Most pipeline stages that are tried unless the caller asks for more.
-pub const PP_LIMIT: u32 = 16;
+pub const PP_LIMIT: u32 = 8;
 /// Most decode context ranks that are tried unless the caller asks for more.
 pub const DCP_LIMIT: u32 = 8;
 /// Most draft tokens that are tried unless the caller asks for more.
@@ -82,6 +85,8 @@ pub struct Lists {
     budgets: Vec<u32>,
     blocks: Vec<u32>,
     context: bool,
+    /// The caller names stage and stages: what is too large for the job is a rejection.
+    stated: bool,
 }
 
 /// Settings of flags of one layout.
@@ -182,7 +187,7 @@ impl EngineAxes {
         let spec = (0..=DRAFT_LIMIT.max(self.most_drafts())).collect();
         Ok(Lists {
             side,
-            tp: values("tp", self.tp.as_ref(), stages(facts), u32::MAX)?,
+            tp: values("tp", self.tp.as_ref(), stages(facts), STAGE_LIMIT)?,
             pp: values("pp", self.pp.as_ref(), smooth(1024), PP_LIMIT)?,
             attention_dp: self.attention_dp.clone(),
             ep: self.ep.clone(),
@@ -203,6 +208,7 @@ impl EngineAxes {
                 u32::MAX,
             )?,
             context: kind.backend != Backend::Trtllm && side != Side::Prefill,
+            stated: named(self.tp.as_ref()) || named(self.pp.as_ref()),
         })
     }
 
@@ -223,6 +229,11 @@ impl EngineAxes {
             some => values("workers", some.as_ref(), (1..=gpus).collect(), u32::MAX).map(Some),
         }
     }
+}
+
+/// Whether the caller states values rather than bounds.
+const fn named(choice: Option<&Choice>) -> bool {
+    matches!(choice, Some(Choice::Pin(_) | Choice::List(_)))
 }
 
 /// Open values, or those that the caller states: a list as it is, bounds as a filter.
@@ -246,6 +257,12 @@ fn choose(choice: Option<&Choice>, open: Vec<u32>) -> Vec<u32> {
 }
 
 impl Lists {
+    /// Whether an engine is a candidate: it fits the job, or the caller names its size.
+    #[must_use]
+    pub fn tries(&self, tp: u32, pp: u32, facts: &Facts) -> bool {
+        self.stated || u64::from(tp) * u64::from(pp) <= facts.gpus
+    }
+
     /// Attention replicas of a stage whose divisors are `parts`.
     #[must_use]
     pub fn attention_dp(&self, parts: &[u32], facts: &Facts) -> Vec<u32> {
@@ -272,7 +289,7 @@ impl Lists {
             Some(choice) => choose(Some(choice), parts.to_vec()),
             None => vec![tp / ep.max(1)],
         };
-        let pinned = matches!(self.ep, Some(Choice::Pin(_) | Choice::List(_)));
+        let pinned = named(self.ep.as_ref());
         choose(self.ep.as_ref(), open)
             .into_iter()
             .filter(|&ep| ep > 0)

@@ -17,6 +17,18 @@ impl Histogram {
         self.0.iter().map(|(&gpus, &n)| (gpus, n))
     }
 
+    /// The engines that none of the parts counts.
+    #[must_use]
+    pub fn less<'a>(&self, parts: impl Iterator<Item = &'a Self>) -> Self {
+        let mut left = self.clone();
+        for (gpus, n) in parts.flat_map(Self::iter) {
+            if let Some(own) = left.0.get_mut(&gpus) {
+                *own -= n;
+            }
+        }
+        left
+    }
+
     /// Engines in all.
     #[must_use]
     pub fn sum(&self) -> u64 {

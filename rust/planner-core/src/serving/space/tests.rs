@@ -188,7 +188,7 @@ proptest! {
             .collect();
         let mut wanted = Vec::new();
         for &tp in &stages {
-            for pp in axes::smooth(axes::PP_LIMIT) {
+            for pp in axes::smooth(axes::PP_LIMIT).into_iter().filter(|pp| tp * pp <= gpus as u32) {
                 for attention_dp in 1..=tp {
                     for ep in 1..=tp {
                         brute(&space.facts, &kind, &Engine {

@@ -1,0 +1,219 @@
+"""What a search over deployments found, and the proof that it looked everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from meshplan.errors import Infeasible
+from meshplan.specs.serving import DEFINITION
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from meshplan._core import Frame
+    from meshplan.result import Proof
+    from meshplan.specs.serving_plan import ServingPlan
+
+
+class Deployment(Mapping[str, Any]):
+    """One row of the table of deployments, readable by key and by attribute.
+
+    Examples
+    --------
+    >>> row = Deployment({"tp": 8, "ttft_s": 0.5})
+    >>> row.tp, row["ttft_s"]
+    (8, 0.5)
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._values[name]
+        except KeyError:
+            raise AttributeError(f"no column {name!r}") from None
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._values]
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the deployment keeps every limit."""
+        return bool(self._values["status"] == "ok")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Values by column; what is unknown is None, so that the result is valid JSON."""
+        return {name: None if item != item else item for name, item in self._values.items()}
+
+    def __repr__(self) -> str:
+        from meshplan.report.serving import phrase
+        from meshplan.report.values import value
+
+        if "tokens_per_s_per_gpu" not in self._values:
+            return f"Deployment({self._values!r})"
+        ttft, tpot = (value(name, self._values[name]) for name in ("ttft_s", "tpot_s"))
+        rate = value("", self._values["tokens_per_s_per_gpu"])
+        status = "" if self.feasible else f", {self._values['status']}"
+        return f"<{phrase(self)}: TTFT {ttft}, TPOT {tpot}, {rate} tokens/s/GPU{status}>"
+
+
+@dataclass(frozen=True)
+class ServingResult:
+    """What a search found.
+
+    Attributes
+    ----------
+    plan
+        The job, checked.
+    model
+        Name of the model.
+    proof
+        The account of the space.
+    replayed
+        Deployments that were replayed request by request.
+    elapsed_s
+        Time of the search, s.
+    nearest
+        Where nothing keeps the limits: what comes nearest, and what would meet them.
+    objectives
+        Objectives of the rows of ``best``.
+    frames
+        ``top``, ``pareto`` and ``best`` as Arrow streams.
+    """
+
+    plan: ServingPlan
+    model: str
+    proof: Proof
+    replayed: int
+    elapsed_s: float
+    nearest: str = ""
+    objectives: tuple[str, ...] = ()
+    frames: Mapping[str, Frame] = field(default_factory=dict, repr=False)
+
+    @property
+    def top(self) -> pl.DataFrame:
+        """The best layouts, each with its best flags, as a `polars.DataFrame`."""
+        return self._frame("top")
+
+    @property
+    def pareto(self) -> pl.DataFrame:
+        """Deployments that no other beats in both throughput and speed, fastest first.
+
+        All keep the limit on TTFT; TPOT is the axis itself.
+        """
+        return self._frame("pareto")
+
+    @property
+    def best(self) -> Deployment:
+        """The best deployment.
+
+        Raises
+        ------
+        Infeasible
+            When none keeps the limits.
+        """
+        rows = self.rows("top")
+        if not rows:
+            raise Infeasible(self.nearest)
+        return Deployment(rows[0])
+
+    @property
+    def by_objective(self) -> dict[str, Deployment]:
+        """The best deployment under each objective."""
+        rows = [Deployment(row) for row in self.rows("best")]
+        return dict(zip(self.objectives, rows, strict=True))
+
+    @property
+    def feasible(self) -> bool:
+        """Whether some deployment keeps every limit."""
+        return len(self.frames["top"]) > 0
+
+    @property
+    def rejections(self) -> dict[str, int]:
+        """Rejected deployments by reason, most frequent first."""
+        return dict(sorted(self.proof.rejected.items(), key=lambda item: -item[1]))
+
+    def check(self) -> None:
+        """Raise `Infeasible`, with the nearest miss, unless something was found."""
+        if not self.feasible:
+            raise Infeasible(self.nearest)
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """Rows of ``top``, ``pareto`` or ``best`` with their chances to keep the limits."""
+        return [row | chances(self.plan, row) for row in self._frame(name).to_dicts()]
+
+    def _frame(self, name: str) -> pl.DataFrame:
+        import polars as pl
+
+        return pl.DataFrame(self.frames[name])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as ``planner sweep --workload serving --json`` prints it."""
+        from meshplan import __version__
+
+        top = [Deployment(row).to_dict() for row in self.rows("top")]
+        return {
+            "best": top[0] if top else None,
+            "objectives": {name: row.to_dict() for name, row in self.by_objective.items()},
+            "top": top,
+            "pareto": [Deployment(row).to_dict() for row in self.rows("pareto")],
+            "nearest": self.nearest or None,
+            "space": {**self.proof.to_dict(), "replayed": self.replayed},
+            "definition": DEFINITION,
+            "elapsed_s": self.elapsed_s,
+            "version": __version__,
+        }
+
+    def __repr__(self) -> str:
+        found = f"{self.proof.total:,} deployments of {self.model} on {self.plan.gpus:,} GPUs"
+        head = f"ServingResult of {found}"
+        rows = self.rows("top")
+        if not rows:
+            return f"<{head}: nothing feasible; {self.nearest}>"
+        lines = [f"  {index}. {Deployment(row)!r}" for index, row in enumerate(rows[:10], 1)]
+        return f"<{head}, best first:\n" + "\n".join(lines) + ">"
+
+
+PROBABILITIES = ("ttft_probability", "tpot_probability", "limits_probability")
+"""Columns of the chances to keep the limits."""
+
+
+def chances(plan: ServingPlan, row: Mapping[str, Any]) -> dict[str, float | None]:
+    """Probability of keeping each limit and both, from how far predictions were from measurements.
+
+    Errors of the two times are taken as independent. Limits on a percentile use the band of the
+    mean. A time without a limit has none.
+    """
+    from meshplan.serving.sla import band, probability
+
+    architecture = plan.cluster.device.architecture
+    found: dict[str, float | None] = {}
+    for metric in ("ttft", "tpot"):
+        limit = getattr(plan.workload, metric)
+        if limit is None:
+            found[f"{metric}_probability"] = None
+            continue
+        at = plan.workload.percentile
+        predicted = row[f"{metric}_s" if at == "mean" else f"{metric}_{at}_s"]
+        own = band(metric, str(row["backend"]), str(row["mode"]), architecture)
+        found[f"{metric}_probability"] = probability(limit, float(predicted), own)
+    known = [value for value in found.values() if value is not None]
+    both = 1.0
+    for one in known:
+        both *= one
+    found["limits_probability"] = both if known else None
+    return found
