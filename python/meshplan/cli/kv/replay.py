@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,6 +60,10 @@ TraceBlock = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Plot = Annotated[Path | None, typer.Option(help="Chart to write: .png, .svg or .html.")]
+
+
+POINTS_AT_ONCE = 10_000
+"""Points of a curve that are written together."""
 
 
 def parse_capacities(texts: list[str]) -> list[int | None]:
@@ -169,12 +175,29 @@ def _talk(result: Replay) -> None:
 
 
 def _print_json(result: Replay, *, curve: bool, points_given: bool) -> None:
-    data = result.to_dict()
-    if not curve:
-        data.pop("curve", None)
-    elif not points_given:
-        data["points"] = data["curve"]
-    print_json(data)
+    from dataclasses import replace
+
+    hits = result.curve if curve else None
+    data = replace(result, curve=None).to_dict()
+    if hits is None:
+        print_json(data)
+        return
+    # A curve has millions of points: they are written as they are made.
+    if not points_given:
+        del data["points"]
+    names = ["curve"] if points_given else ["points", "curve"]
+    total = max(result.total_blocks, 1)
+    sys.stdout.write(dumps(data, allow_nan=False)[:-1])
+    for name in names:
+        sys.stdout.write(f', "{name}": [')
+        for start in range(0, len(hits), POINTS_AT_ONCE):
+            points = (
+                f'{{"capacity_blocks": {c}, "hit_blocks": {n}, "hit_ratio": {n / total!r}}}'
+                for c, n in enumerate(hits[start : start + POINTS_AT_ONCE], start + 1)
+            )
+            sys.stdout.write((", " if start else "") + ", ".join(points))
+        sys.stdout.write("]")
+    sys.stdout.write("}\n")
 
 
 def _print(result: Replay, *, curve: bool) -> None:

@@ -329,10 +329,13 @@ fn check(axes: &Axes, lengths: &Lengths) -> Result<()> {
         rows = rows.saturating_mul(n as u64);
     }
     let cell = (axes.max_len.len() as u64).saturating_mul(axes.prefix_tokens.len() as u64);
-    for (value, most) in [(rows, MAX_ROWS), (cell, MAX_CELL)] {
+    for (field, value, most) in [
+        ("rows", rows, MAX_ROWS),
+        ("max_model_len × shared_prefix", cell, MAX_CELL),
+    ] {
         if value > most {
             let rule = format!("at most {most}; take fewer values");
-            return Err(Error::field("rows", value, rule));
+            return Err(Error::field(field, value, rule));
         }
     }
     for (field, values, least) in [
