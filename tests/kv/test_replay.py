@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import shared
+from meshplan.cli.app import main
 from meshplan.errors import InputError
 from meshplan.kv import replay
 
@@ -185,3 +186,66 @@ def test_token_traces(name: str, hits: dict[int, int]) -> None:
     trace = shared(f"truth/traces/vllm_runs/{name}-300-sps10.jsonl.gz")
     for block, tokens in hits.items():
         assert replay(trace, block_size=block).points[0].hit_tokens == tokens
+
+
+HOSTILE = {
+    "nan": LINE.replace("%d", "NaN", 1) % (9, [1]),
+    "infinity": LINE.replace("%d", "1e400", 1) % (9, [1]),
+    "huge length": LINE % (0, 10**20, [1]),
+    "huge id": LINE % (0, 9, [10**20]),
+    "negative id": LINE % (0, 9, [-1]),
+    "fraction": LINE.replace("%d", "1.5", 2).replace("1.5", "0", 1) % ([1],),
+    "deep": '{"hash_ids": [1], "timestamp": 0, "x": ' + "[" * 100_000 + "\n",
+    "field twice": LINE.replace("}", ', "hash_ids": [2]}') % (0, 9, [1]),
+    "nul bytes": '{"hash_ids"' + "\0" * 100 + "\n",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_lines_are_told_by_their_place(tmp_path: Path, text: str) -> None:
+    good = LINE % (0, 9, [7])
+    with pytest.raises(InputError, match=r"trace\.jsonl:2: "):
+        replay(write(tmp_path, good + text), block_size=10)
+    assert replay(write(tmp_path, good + text), block_size=10, skip_bad=1).skipped_lines == 1
+
+
+def test_hostile_gzip(tmp_path: Path) -> None:
+    text = "".join(LINE % (i, 20, [2 * i, 2 * i + 1]) for i in range(3000))
+    whole = gzip.compress(text.encode())
+    path = tmp_path / "trace.jsonl.gz"
+    path.write_bytes(whole[: len(whole) // 2])
+    for form in (None, "mooncake"):
+        with pytest.raises(InputError, match=r"trace\.jsonl\.gz"):
+            replay(path, format=form, block_size=10)  # type: ignore[arg-type]
+    # A hundred kilobytes that unpack to a hundred megabytes of nothing.
+    path.write_bytes(gzip.compress((LINE % (0, 9, [7])).encode() + b"\n" * (100 << 20), 1))
+    with pytest.raises(InputError, match="blank lines"):
+        replay(path, block_size=10)
+    # Two members, one after the other, are one file.
+    half = text.index("\n", len(text) // 2) + 1
+    path.write_bytes(b"".join(gzip.compress(t.encode()) for t in (text[:half], text[half:])))
+    assert replay(path, block_size=10).requests == 3000
+
+
+def test_a_curve_as_json_is_the_curve(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = replay(small, block_size=10, ids="all", curve=True)
+    for more in ([], ["--capacity", "2,inf"]):
+        with pytest.raises(SystemExit):
+            main(["kv", "replay", str(small), "--block-size", "10", "--ids", "all", "--curve",
+                  "--json", *more])  # fmt: skip
+        data = json.loads(capsys.readouterr().out)
+        assert data["curve"] == out.to_dict()["curve"]
+        assert len(data["points"]) == (2 if more else 4)
+
+
+@pytest.mark.parametrize("kind", ["png", "svg", "html"])
+def test_charts(small: Path, tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("vl_convert")
+    path = tmp_path / f"hits.{kind}"
+    of_model = ["--model", "gpt-oss-20b", "--capacity", "10,20,30", "--trace-block-size", "10"]
+    for more in (["--block-size", "10"], of_model):
+        path.unlink(missing_ok=True)
+        with pytest.raises(SystemExit) as left:
+            main(["kv", "replay", str(small), "--plot", str(path), *more])
+        assert left.value.code == 0
+        assert path.stat().st_size > 1000

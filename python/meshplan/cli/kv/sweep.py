@@ -53,7 +53,9 @@ def sweep(
     available_memory: Annotated[
         str | None, typer.Option(help="Memory for the cache, as the engine reported it.")
     ] = None,
-    max_num_seqs: Annotated[int, typer.Option(help="Requests of a batch.")] = 256,
+    max_num_seqs: Annotated[
+        int | None, typer.Option(help="Requests of a batch (the engine's for the GPU).")
+    ] = None,
     engine_version: Annotated[str | None, typer.Option(help="vLLM version.")] = None,
     output: Annotated[Path | None, typer.Option(help="All rows: .parquet, .csv or .arrow.")] = None,
     plot: Plot = None,
