@@ -359,10 +359,10 @@ pub struct Match {
 ///
 /// ```
 /// use planner_core::serving::disagg::match_rates;
-/// // A prefill worker of 4 GPUs does 6 requests/s, a decode worker of 8 GPUs 10: on 64 GPUs six
-/// // and five would carry 36, five and five 30.
+/// // A prefill worker of 4 GPUs does 6 requests/s, a decode worker of 8 GPUs 10: on 64 GPUs seven
+/// // and four carry 40, six and five 36.
 /// let best = match_rates([6.0, 10.0], [4, 8], 64).unwrap();
-/// assert_eq!((best.prefill, best.decode, best.requests_per_s), (6, 4, 36.0));
+/// assert_eq!((best.prefill, best.decode, best.requests_per_s), (7, 4, 40.0));
 /// ```
 #[must_use]
 pub fn match_rates(rates: [f64; 2], gpus: [u32; 2], most: u32) -> Option<Match> {

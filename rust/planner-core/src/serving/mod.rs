@@ -13,6 +13,7 @@
 //! | [`space`], [`rules`], [`facts`] | deployments of a job, and what backends accept |
 //! | [`rows`] | estimates as columns |
 //! | [`recorded`] | a trace as a load, and the hits of its prompts |
+//! | [`timeline`] | requests and the deployment over time, as tables |
 //! | [`steps`] | what the engine replay asks of the cost model: time of a step |
 //! | [`costs`] | an engine's layout worked out once: its decode steps and prefill passes |
 //! | [`operators`] | what a GPU reads, multiplies and launches for a layer |
@@ -47,3 +48,4 @@ pub mod search;
 pub mod software;
 pub mod space;
 pub mod steps;
+pub mod timeline;

@@ -2,10 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+pub use super::timeline::{REQUESTS, TIMELINE, request_table, timeline_table};
+
 use super::engine::books::Books;
 use super::engine::replica::Job;
 use crate::stats::Quantiles;
-use crate::table::{Column, Data, Table};
 
 /// Limits of a service level: a request is good if it keeps both.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -286,75 +287,5 @@ impl Scratch {
         } else {
             self.weighted.each_mut().map(|v| Quantiles::weighted(v))
         }
-    }
-}
-
-/// Columns of the table of requests.
-pub const REQUESTS: &[Column] = &[
-    Column {
-        name: "send_s",
-        unit: "s",
-        doc: "Sent by the client.",
-    },
-    Column {
-        name: "input_tokens",
-        unit: "tokens",
-        doc: "Prompt.",
-    },
-    Column {
-        name: "hit_tokens",
-        unit: "tokens",
-        doc: "Prompt tokens found in the prefix cache.",
-    },
-    Column {
-        name: "output_tokens",
-        unit: "tokens",
-        doc: "Answer.",
-    },
-    Column {
-        name: "queue_s",
-        unit: "s",
-        doc: "From send to admission.",
-    },
-    Column {
-        name: "ttft_s",
-        unit: "s",
-        doc: "From send to first token.",
-    },
-    Column {
-        name: "tpot_s",
-        unit: "s",
-        doc: "Mean time of each further token.",
-    },
-    Column {
-        name: "finish_s",
-        unit: "s",
-        doc: "Last token; not a number where the request fits no pool.",
-    },
-    Column {
-        name: "preemptions",
-        unit: "1",
-        doc: "Times that the request lost its blocks.",
-    },
-];
-
-/// Requests as a table, columns [`REQUESTS`].
-#[must_use]
-pub fn request_table(jobs: &[Job]) -> Table {
-    let real = |f: fn(&Job) -> f64| Data::F64(jobs.iter().map(f).collect());
-    let count = |f: fn(&Job) -> u32| Data::U32(jobs.iter().map(f).collect());
-    Table {
-        columns: REQUESTS.to_vec(),
-        data: vec![
-            real(|j| j.send_s),
-            count(|j| j.input),
-            count(|j| j.hit),
-            count(|j| j.output),
-            real(|j| j.start_s - j.send_s),
-            real(Job::ttft_s),
-            real(Job::tpot_s),
-            real(|j| j.finish_s),
-            count(|j| j.preemptions),
-        ],
     }
 }

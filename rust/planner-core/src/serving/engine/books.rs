@@ -1,17 +1,4 @@
-//! What an engine has seen: sums and peaks, and a timeline where one is wanted.
-
-/// State after an event.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Point {
-    /// Clock, s.
-    pub time_s: f64,
-    /// Requests that run.
-    pub running: u32,
-    /// Requests that wait.
-    pub waiting: u32,
-    /// Tokens held in the pool.
-    pub held_tokens: f64,
-}
+//! What an engine has seen: sums and peaks.
 
 /// Sums and peaks of one engine.
 #[derive(Clone, Debug, Default, PartialEq)]
