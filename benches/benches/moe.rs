@@ -34,13 +34,15 @@ fn placement(c: &mut Criterion) {
             b.iter(|| eplb(black_box(&loads), &shape));
         });
     }
-    c.bench_function("moe/best-58x256-288-on-32", |b| {
-        b.iter(|| {
-            wide.chunks(256)
-                .map(|row| best(row, &on_32, &[], false).rank_max_over_mean)
-                .sum::<f64>()
+    for (name, shape) in [("32", on_32), ("144", on_144)] {
+        c.bench_function(&format!("moe/best-58x256-288-on-{name}"), |b| {
+            b.iter(|| {
+                wide.chunks(256)
+                    .map(|row| best(row, &shape, &[], false).rank_max_over_mean)
+                    .sum::<f64>()
+            });
         });
-    });
+    }
 }
 
 fn choices(c: &mut Criterion) {

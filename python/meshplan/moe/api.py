@@ -341,8 +341,13 @@ def dispatch_question(
     trials: int = 64,
     seed: int = 0,
     matrix: bool = False,
+    fit: str = "published",
 ) -> dict[str, Any]:
-    """Build the question of :func:`dispatch`; ``tokens`` are those of one rank."""
+    """Build the question of :func:`dispatch`; ``tokens`` are those of one rank.
+
+    ``fit`` says which measurements tell what the kernels reach: ``published`` (DeepEP's tables,
+    H800) or ``hopper`` (H100 and H200 under SGLang).
+    """
     if tokens * ranks >= 1 << 32:
         raise InputError("ranks × tokens is below 2^32", field="tokens", value=str(tokens))
     return {
@@ -363,6 +368,7 @@ def dispatch_question(
         },
         "draw": {"trials": trials, "seed": seed},
         "matrix": matrix,
+        "fit": fit,
     }
 
 

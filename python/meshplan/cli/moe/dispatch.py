@@ -27,6 +27,13 @@ class Kernel(StrEnum):
     FORWARDING = "low-latency-forwarding"
 
 
+class Fit(StrEnum):
+    """Measurements that say what the kernels reach."""
+
+    PUBLISHED = "published"
+    HOPPER = "hopper"
+
+
 class Overlap(StrEnum):
     """What hides the exchange."""
 
@@ -54,6 +61,9 @@ def dispatch(
     ] = "",
     nvlink: Annotated[str, typer.Option(help="NVLink of a GPU, one direction.")] = "450 GB/s",
     nic: Annotated[str, typer.Option(help="NIC of a GPU, one direction.")] = "50 GB/s",
+    fit: Annotated[
+        Fit, typer.Option(help="What kernels reach: DeepEP's tables (H800), or H100 and H200.")
+    ] = Fit.PUBLISHED,
     trials: Annotated[int, typer.Option(min=1, help="Batches drawn.")] = 64,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
     matrix: Annotated[bool, typer.Option("--matrix", help="JSON: rank-to-rank matrix.")] = False,
@@ -95,6 +105,7 @@ def dispatch(
         trials=trials,
         seed=seed,
         matrix=matrix,
+        fit=fit.value,
     )
     answer = api.dispatch(question)
     if expert_hidden:

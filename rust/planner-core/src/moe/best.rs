@@ -80,15 +80,25 @@ fn global(loads: &[f64], shape: &Shape, speeds: &[f64], bound: f64, rated: &Plac
         cost = found.1;
     }
     if cost > bound * (1.0 + FAR) {
-        let mut theirs = Packing::of(rated, loads, speeds.len());
-        if theirs.improve(speeds, goal, 2 * rated.physical_to_logical.len()) < cost * (1.0 - 1e-12)
-        {
+        let theirs = mended(rated, loads, speeds, goal, equal);
+        if theirs.fullest(speeds).1 < cost * (1.0 - 1e-12) {
             ours = theirs;
         }
     }
     let limit = ours.fullest(speeds).1;
     ours.separate(speeds, limit);
     ours
+}
+
+/// EPLB's map, mended by swaps; its counts paired anew where that is exact.
+fn mended(rated: &Placement, loads: &[f64], speeds: &[f64], goal: f64, equal: bool) -> Packing {
+    let slots = rated.physical_to_logical.len();
+    if equal && slots == 2 * speeds.len() {
+        return pack(loads, &rated.logical_count, speeds, goal, equal);
+    }
+    let mut theirs = Packing::of(rated, loads, speeds.len());
+    theirs.improve(speeds, goal, 2 * slots);
+    theirs
 }
 
 /// Packs given counts: pairs exactly where a rank has two slots, else longest first and swaps.

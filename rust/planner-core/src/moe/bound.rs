@@ -48,6 +48,9 @@ pub fn lower_bound(loads: &[f64], shape: &Shape, speeds: &[f64]) -> f64 {
 /// lightest replicas sum to P₀, and each further split lowers that sum by no more than the largest
 /// of them: P ≥ P₀ − j·b_(s−1); for s = 2 exactly P = min w_e/(m_e + j).
 fn partner_bound(loads: &[f64], shape: &Shape, from: f64) -> f64 {
+    let mut sorted = loads.to_vec();
+    sorted.sort_unstable_by(|a, b| b.total_cmp(a));
+    let loads = &sorted;
     let (mut low, mut high) = (from, 2.0 * from);
     if feasible(loads, shape, low) {
         return low;
@@ -67,6 +70,8 @@ fn partner_bound(loads: &[f64], shape: &Shape, from: f64) -> f64 {
     low
 }
 
+/// Loads are sorted, heaviest first: only the heavy ones, which need more than one replica, and a few
+/// of the lightest matter.
 fn feasible(loads: &[f64], shape: &Shape, limit: f64) -> bool {
     let partners = shape.slots_per_rank() as usize - 1;
     let mut beside = 0.0;
@@ -77,12 +82,15 @@ fn feasible(loads: &[f64], shape: &Shape, limit: f64) -> bool {
         }
         // A hair of slack keeps rounding from refuting a threshold that is met exactly.
         let needed = |w: f64| (w / room * (1.0 - 1e-9)).ceil().max(1.0);
-        let splits: f64 = loads.iter().map(|w| needed(*w) - 1.0).sum();
+        let heavy = loads.partition_point(|w| *w > room);
+        let splits: f64 = loads[..heavy].iter().map(|w| needed(*w) - 1.0).sum();
         let left = f64::from(shape.redundant) - splits;
         if left < 0.0 {
             return false;
         }
-        let least = least_beside(loads, partners, left, needed);
+        let light = loads.len() - (loads.len() - heavy).min(partners);
+        let few = loads[..heavy].iter().chain(&loads[light..]).copied();
+        let least = least_beside(few, partners, left, needed);
         if least <= beside * (1.0 + 1e-12) {
             return true;
         }
@@ -92,16 +100,20 @@ fn feasible(loads: &[f64], shape: &Shape, limit: f64) -> bool {
 }
 
 /// The least that `partners` replicas can hold when `left` replicas are still to be given.
-fn least_beside(loads: &[f64], partners: usize, left: f64, needed: impl Fn(f64) -> f64) -> f64 {
+fn least_beside(
+    loads: impl Iterator<Item = f64>,
+    partners: usize,
+    left: f64,
+    needed: impl Fn(f64) -> f64,
+) -> f64 {
     if partners == 1 {
         return loads
-            .iter()
-            .map(|w| w / (needed(*w) + left))
+            .map(|w| w / (needed(w) + left))
             .fold(f64::INFINITY, f64::min);
     }
-    let mut base: Vec<f64> = Vec::with_capacity(loads.len());
+    let mut base: Vec<f64> = Vec::new();
     for w in loads {
-        let m = needed(*w);
+        let m = needed(w);
         base.extend(std::iter::repeat_n(w / m, (m as usize).min(partners)));
     }
     let nth = partners.min(base.len()) - 1;

@@ -1,6 +1,7 @@
 //! How many replicas each expert gets.
 
 use super::pack::{Item, Packing, replicas};
+use super::pairs::pair_counts;
 use super::rng::Pcg64;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -49,13 +50,11 @@ pub fn greedy_counts(loads: &[f64], slots: u32) -> Vec<u32> {
 
 /// Count vectors that are tried one and all when there are at most this many.
 const ENUMERATE: u64 = 10_000;
-/// Steps of the search over counts beyond that, where a rank has two slots.
-const STEPS: u32 = 64;
-/// Steps where a rank has more, and each count vector is packed anew.
-const PACKED_STEPS: u32 = 10;
+/// Steps of the search over counts beyond that; each count vector is packed anew.
+const STEPS: u32 = 10;
 
-/// Searches counts for a lower fullest rank: all of them where they are few, else annealing on
-/// moves of one replica from an expert to another. Deterministic.
+/// Searches counts for a lower fullest rank: all of them where they are few, else moves of one replica
+/// from an expert to another, annealed where each count vector has to be packed. Deterministic.
 #[must_use]
 pub fn search_counts(
     loads: &[f64],
@@ -80,6 +79,8 @@ pub fn search_counts(
     if compositions(extra, loads.len() as u32) <= ENUMERATE {
         let mut trial = vec![1; loads.len()];
         search.enumerate(&mut trial, 0, extra);
+    } else if search.equal && start.size == 2 {
+        search.try_counts(&pair_counts(loads, counts, goal));
     } else {
         search.anneal(counts);
     }
@@ -162,12 +163,7 @@ impl Search<'_> {
         let mut rng = Pcg64::new(0x00ba_1ace, 0);
         let mut at = self.cost;
         let n = counts.len() as u32;
-        let steps = if self.equal && self.best.size == 2 {
-            STEPS
-        } else {
-            PACKED_STEPS
-        };
-        for step in 0..steps {
+        for step in 0..STEPS {
             if self.cost <= self.goal {
                 return;
             }
@@ -180,7 +176,7 @@ impl Search<'_> {
             counts[from] -= 1;
             counts[to] += 1;
             let cost = self.try_counts(&counts);
-            let heat = 0.02 * at * (1.0 - f64::from(step) / f64::from(steps));
+            let heat = 0.02 * at * (1.0 - f64::from(step) / f64::from(STEPS));
             if cost < at || rng.uniform() < (-(cost - at) / heat.max(1e-300)).exp() {
                 at = cost;
             } else {

@@ -2,9 +2,11 @@
 //!
 //! Normal kernels send a token once to each node that needs it and spread it over NVLink there;
 //! low-latency kernels send one message per (token, expert). Link bandwidths are arguments; what
-//! the kernels reach of them is fitted to the published DeepEP V1 tables (H800, 400 Gb/s NIC a GPU).
+//! the kernels reach of them is fitted: to the published DeepEP V1 tables (H800, 400 Gb/s NIC a GPU), or
+//! to measurements on H100 and H200.
 
 use super::monte_carlo::{Batch, Draw};
+use super::reached::{Fit, Reached};
 use super::routing::Routing;
 use crate::collectives::expert_parallel::distinct_nodes;
 use crate::error::{Error, Result};
@@ -46,46 +48,6 @@ pub enum Phase {
     Dispatch,
     /// Results back.
     Combine,
-}
-
-/// What a kernel reaches: fitted constants.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Reached {
-    /// Fixed time.
-    pub latency_s: f64,
-    /// Share of the NIC peak.
-    pub nic_ratio: f64,
-    /// Share of the NVLink peak inside one node.
-    pub nvlink_ratio: f64,
-    /// Share of the NVLink peak where tokens from the NIC are forwarded.
-    pub forward_ratio: f64,
-}
-
-/// Normal kernels. Fitted to 8 published rows (H800, EP 8 to 64).
-pub const NORMAL: Reached = Reached {
-    latency_s: 25e-6,
-    nic_ratio: 0.88,
-    nvlink_ratio: 0.79,
-    forward_ratio: 0.71,
-};
-
-/// Low-latency kernels. Fitted to 12 published rows (H800, EP 8 to 256, 128 tokens).
-pub const LOW_LATENCY: Reached = Reached {
-    latency_s: 37e-6,
-    nic_ratio: 0.938,
-    nvlink_ratio: 0.95,
-    forward_ratio: 0.95,
-};
-
-impl Kernel {
-    /// The fitted constants.
-    #[must_use]
-    pub const fn reached(self) -> Reached {
-        match self {
-            Self::Normal => NORMAL,
-            Self::LowLatency | Self::LowLatencyForwarding => LOW_LATENCY,
-        }
-    }
 }
 
 /// Bytes of one message: fp8 with an fp32 scale per 128 elements (and 16 B of header in
@@ -167,8 +129,9 @@ pub struct Exchange {
 ///
 /// ```
 /// use planner_core::moe::dispatch::{Copies, H800, Kernel, Phase, exchange};
+/// use planner_core::moe::reached::LOW_LATENCY;
 /// let copies = Copies::uniform(256, 8, 32, 4);
-/// let x = exchange(128, 7408.0, Kernel::LowLatency, &copies, H800);
+/// let x = exchange(128, 7408.0, Kernel::LowLatency, &LOW_LATENCY, &copies, H800);
 /// assert!((x.time_s / 155e-6 - 1.0).abs() < 0.03); // published: 155 µs
 /// ```
 #[must_use]
@@ -176,10 +139,10 @@ pub fn exchange(
     tokens: u32,
     bytes: f64,
     kernel: Kernel,
+    reached: &Reached,
     copies: &Copies,
     links: Links,
 ) -> Exchange {
-    let reached = kernel.reached();
     let t = f64::from(tokens);
     let remote = 1.0 - 1.0 / copies.nodes;
     let (nic, nvlink, logical) = match kernel {
@@ -208,7 +171,7 @@ pub fn exchange(
     };
     let slowest = (nic / (links.nic_bytes_per_s * reached.nic_ratio))
         .max(nvlink / (links.nvlink_bytes_per_s * nvlink_ratio));
-    let time_s = reached.latency_s + slowest * copies.rank_max_over_mean;
+    let time_s = reached.fixed_s(copies.nodes) + slowest * copies.rank_max_over_mean;
     Exchange {
         nic_bytes: nic,
         nvlink_bytes: nvlink,
@@ -235,6 +198,9 @@ pub struct Dispatch {
     pub kernel: Kernel,
     /// Bandwidths.
     pub links: Links,
+    /// Measurements that say what the kernels reach.
+    #[serde(default)]
+    pub fit: Fit,
     /// Bytes per element on dispatch; absent: fp8 with scales.
     #[serde(default)]
     pub element_bytes: Option<f64>,
@@ -298,7 +264,8 @@ impl Dispatch {
                 None
             };
             let bytes = message_bytes(self.hidden, self.kernel, phase, element);
-            exchange(tokens, bytes, self.kernel, &copies, self.links)
+            let reached = self.fit.reached(self.kernel, phase);
+            exchange(tokens, bytes, self.kernel, &reached, &copies, self.links)
         };
         let (dispatch, combine) = (side(Phase::Dispatch), side(Phase::Combine));
         let matrix = if self.matrix {
@@ -362,6 +329,7 @@ fn hottest(matrix: &[Vec<u32>]) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::moe::reached::LOW_LATENCY;
 
     /// EP, dispatch GB/s, combine GB/s (published; logical bandwidth of the bottleneck link).
     const PUBLISHED_NORMAL: [(u32, f64, f64); 4] = [
@@ -386,6 +354,7 @@ mod tests {
                 tokens,
                 message_bytes(7168, kernel, p, None),
                 kernel,
+                &Fit::Published.reached(kernel, p),
                 copies,
                 H800,
             )
@@ -437,8 +406,9 @@ mod tests {
     #[test]
     fn low_latency_sends_k_messages_and_forwarding_fewer() {
         let copies = Copies::uniform(256, 8, 64, 8);
-        let plain = exchange(128, 7408.0, Kernel::LowLatency, &copies, H800);
-        let forwarded = exchange(128, 7408.0, Kernel::LowLatencyForwarding, &copies, H800);
+        let of = |kernel| exchange(128, 7408.0, kernel, &LOW_LATENCY, &copies, H800);
+        let plain = of(Kernel::LowLatency);
+        let forwarded = of(Kernel::LowLatencyForwarding);
         assert!((plain.nic_bytes / forwarded.nic_bytes - 8.0 / 5.2947).abs() < 1e-4);
     }
 }

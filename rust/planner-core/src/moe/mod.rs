@@ -3,7 +3,7 @@
 //! ```text
 //! Routing ─► closed        imbalance in closed form     (extremes: largest of R loads)
 //!         └► monte_carlo   the same by seeded draws      (sampler, rng)
-//! loads   ─► balance       eplb, best (counts, pack, bound) ─► Placement
+//! loads   ─► balance       eplb, best (counts, pairs, pack, bound) ─► Placement
 //!         ├► robust        one placement for several snapshots
 //!         └► migrate       cost of moving, how often it pays
 //! axes    ─► sweep         a row per point, closed forms
@@ -29,7 +29,9 @@ pub mod memory;
 pub mod migrate;
 pub mod monte_carlo;
 pub mod pack;
+pub mod pairs;
 pub mod questions;
+pub mod reached;
 pub mod rng;
 pub mod robust;
 pub mod routing;
