@@ -160,7 +160,6 @@ BAD = [
     (("--spec-tokens", "2"), "has no multi-token-prediction head"),
     (("--objective", "gpus"), "the fewest GPUs are for a rate"),
     (("--objective", "cost"), "states no price"),
-    (("--tpot", "50"), ""),
     (("--ttft", "2 GB"), "has a unit that does not fit here"),
     (("--percentile", "p95"), "must be one of"),
     (("--trace", "absent.jsonl"), "absent.jsonl"),
@@ -172,8 +171,6 @@ BAD = [
 
 @pytest.mark.parametrize(("flags", "words"), BAD, ids=[" ".join(f) for f, _ in BAD])
 def test_bad_input(flags: tuple[str, ...], words: str) -> None:
-    if not words:
-        pytest.skip("50 s is a limit that makes sense")
     done = planner("sweep", *JOB, *flags)
     assert done.returncode == 2, done.stdout + done.stderr
     assert words in done.stderr
@@ -230,7 +227,7 @@ def test_a_trace_is_played(tmp_path: Path) -> None:
     assert slow["requests_per_s"] == pytest.approx(4, rel=0.1)
     fast = answer("sweep", *job, "--rate", "40/s", "--top", "1")["best"]
     assert fast["requests_per_s"] > 20
-    row = answer("evaluate", *job[:3], *job[4:], "--tp", "1")
+    row = answer("evaluate", *job[:2], *job[4:], "--tp", "1")
     assert row["ttft_s"] > 0
 
 

@@ -127,7 +127,7 @@ def read_serving_plan(
     plan.origins.update(draft.origins)
     problems = [
         problem_at(path, value, rule, hint, draft.origins)
-        for path, value, rule, hint in _conflicts(plan)
+        for path, value, rule, hint in _conflicts(plan, whole_nodes=axes is None)
     ]
     if problems:
         raise InputError.all_of(problems)
@@ -137,8 +137,11 @@ def read_serving_plan(
 Conflict = tuple[Path, Any, str, str]
 
 
-def _conflicts(plan: ServingPlan) -> list[Conflict]:
-    """Values that are fine one by one and make no sense together."""
+def _conflicts(plan: ServingPlan, *, whole_nodes: bool) -> list[Conflict]:
+    """Values that are fine one by one and make no sense together.
+
+    `whole_nodes`: a job is given whole nodes; a single deployment takes the GPUs of its engines.
+    """
     found: list[Conflict] = []
     node, gpus, work = plan.cluster.gpus_per_node, plan.gpus, plan.workload
     ways = ("concurrency", "rate") if work.trace is None else ("trace", "concurrency")
@@ -151,7 +154,7 @@ def _conflicts(plan: ServingPlan) -> list[Conflict]:
             rule = "how many tokens prompts and answers have must be known"
             hint = f"add --{name}, such as --{name} 1024, or --trace FILE"
             found.append((("workload", name), "nothing", rule, hint))
-    if gpus > node and gpus % node:
+    if whole_nodes and gpus > node and gpus % node:
         near = f"{gpus // node * node} or {(gpus // node + 1) * node}"
         rule = f"must be a multiple of the node's {node} GPUs"
         found.append((("gpus",), gpus, rule, f"use {near}, or change cluster.gpus_per_node"))

@@ -8,6 +8,8 @@
 //! the order of GPUs per request, and no further than a continuous bound allows.
 
 use super::Options;
+use rayon::prelude::*;
+
 use super::account::{Example, Tally, obeying, product};
 use super::agg::{judge, overshoot};
 use super::bound::Bar;
@@ -25,6 +27,9 @@ use crate::serving::steps::{Pass, StepTimes};
 /// Share of a prefill engine's time that is planned for at most: the closed form of a queue says
 /// little beyond.
 const BUSIEST: f64 = 0.9;
+
+/// Share of a closed loop's requests that belong to the burst at its start.
+const BURST: f64 = 0.1;
 
 /// A prefill engine with its flags.
 #[derive(Clone, Copy, Debug)]
@@ -49,10 +54,13 @@ pub(super) struct Sources {
 }
 
 impl Source {
-    /// Time to first token when one engine takes so many requests a second, s.
-    fn ttft_s(&self, rate_per_s: f64) -> f64 {
+    /// Time to first token when one engine takes so many requests a second, s. A tenth are those of
+    /// a closed loop's clients that start together, as in a replay (0: they come on their own).
+    fn ttft_s(&self, rate_per_s: f64, start: f64) -> f64 {
         let busy = (rate_per_s * self.one_s).min(0.95);
-        self.outside_s + self.one_s + busy * self.one_s / (2.0 * (1.0 - busy))
+        let steady_s = self.outside_s + self.one_s + busy * self.one_s / (2.0 * (1.0 - busy));
+        let burst_s = self.outside_s + start / self.most_per_s / 2.0;
+        steady_s + BURST * (burst_s - steady_s).max(0.0)
     }
 
     fn new(
@@ -128,22 +136,36 @@ pub(super) fn sources(
         list: Vec::new(),
         count: Histogram::default(),
     };
-    for costed in &side.costed {
-        let gpus = costed.engine.gpus();
-        let mut one = Histogram::default();
-        one.add(gpus, 1);
-        let beside = product(job, &one, &others, true);
-        for source in settings(job, side, costed, beside, tally) {
-            found.count.add(gpus, 1);
-            found.list.push(source);
+    let parts: Vec<(Vec<Source>, Tally)> = side
+        .costed
+        .par_iter()
+        .map(|costed| {
+            let (mut one, mut count) = (Histogram::default(), Tally::default());
+            one.add(costed.engine.gpus(), 1);
+            let beside = product(job, &one, &others, true);
+            let found = settings(job, side, costed, beside, &mut count);
+            (found, count)
+        })
+        .collect();
+    for (list, count) in parts {
+        for source in &list {
+            found.count.add(source.engine.gpus(), 1);
         }
+        found.list.extend(list);
+        *tally = std::mem::take(tally).merge(count);
     }
-    // Of engines of as many GPUs only the one that takes most requests can be in the best pair.
+    // Of engines of as many GPUs one that takes fewer requests, steadily and in a burst, is never in
+    // the best pair.
     // Stable: of equal engines the first of the space.
     let need = |s: &Source| s.gpus / s.rate_per_s;
     found.list.sort_by(|a, b| need(a).total_cmp(&need(b)));
-    let mut seen = std::collections::BTreeSet::new();
-    found.list.retain(|s| seen.insert(s.engine.gpus()));
+    let mut seen = std::collections::BTreeMap::new();
+    found.list.retain(|s| {
+        let most = seen.entry(s.engine.gpus()).or_insert(0.0);
+        let more = s.most_per_s > *most;
+        *most = s.most_per_s.max(*most);
+        more
+    });
     found
 }
 
@@ -339,71 +361,84 @@ impl Sink {
         }
     }
 
+    /// Prefill engines beside y decode engines: as many as their rate and the limit on the time to
+    /// first token ask for, the burst at the start of a closed loop included.
+    fn beside(&self, job: &Job, source: &Source, y: f64) -> f64 {
+        let rate = y * self.rate_per_s;
+        let least = (rate / source.rate_per_s - 1e-9).ceil().max(1.0);
+        let limit_s = job.goal.ttft_limit_s() - self.wait_s;
+        let clients = y * self.running;
+        let keeps = |x: f64| source.ttft_s(rate / x, clients / x) <= limit_s;
+        let most = (f64::from(job.gpus) / source.gpus).floor().max(least);
+        if keeps(least) || !keeps(most) {
+            return least;
+        }
+        let (mut low, mut high) = (least, most);
+        while high - low > 1.0 {
+            let middle = ((low + high) / 2.0).floor();
+            if keeps(middle) {
+                high = middle;
+            } else {
+                low = middle;
+            }
+        }
+        high
+    }
+
     /// Numbers of workers that match in rate.
     fn matched(&self, job: &Job, side: &SideOf<'_>, source: &Source) -> Option<Point> {
-        let point = |x: u32, y: u32| self.point(job, side, source, x, y);
-        let needed = |y: u32| {
-            (f64::from(y) * self.rate_per_s / source.rate_per_s - 1e-9)
-                .ceil()
-                .max(1.0)
-        };
-        let taken = |y: u32| needed(y) * source.gpus + f64::from(y * self.engine.gpus());
-        match job.traffic.demand {
+        let gpus = f64::from(self.engine.gpus());
+        let most = f64::from(job.gpus);
+        let fits = |x: f64, y: f64| x * source.gpus + y * gpus <= most;
+        let (x, y) = match job.traffic.demand {
             Demand::Chosen => {
-                let most = f64::from(job.gpus);
-                // The largest y whose prefill engines still fit; `taken` rises with y.
-                let (mut low, mut high) = (0, job.gpus / self.engine.gpus());
+                // The largest y whose prefill engines still fit; what they take rises with y.
+                let (mut low, mut high) = (1, (job.gpus / self.engine.gpus()).max(1));
                 while low < high {
                     let middle = (low + high).div_ceil(2);
-                    if taken(middle) <= most {
+                    if fits(
+                        self.beside(job, source, f64::from(middle)),
+                        f64::from(middle),
+                    ) {
                         low = middle;
                     } else {
                         high = middle - 1;
                     }
                 }
-                let y = job
-                    .copies
-                    .decode
-                    .as_ref()
-                    .map_or(Some(low), |list| list.iter().copied().rfind(|&n| n <= low));
-                let y = y.filter(|&y| y > 0)?;
-                let x = needed(y) as u32;
-                let x = job
-                    .copies
-                    .prefill
-                    .as_ref()
-                    .map_or(Some(x), |list| list.iter().copied().find(|&n| n >= x))?;
-                let fits = x * source.engine.gpus() + y * self.engine.gpus() <= job.gpus;
-                fits.then(|| point(x, y))
+                let y = match &job.copies.decode {
+                    None => low,
+                    Some(list) => list.iter().copied().rfind(|&n| n <= low)?,
+                };
+                (self.beside(job, source, f64::from(y)), f64::from(y))
             }
             Demand::Rate(rate, _) => {
-                let y = (rate / self.rate_per_s).ceil().max(1.0);
-                let x = (rate / source.rate_per_s).ceil().max(1.0);
-                let fits =
-                    x * source.gpus + y * f64::from(self.engine.gpus()) <= f64::from(job.gpus);
-                fits.then(|| point(x as u32, y as u32))
+                let y = stated(job.copies.decode.as_ref(), rate / self.rate_per_s)?;
+                ((rate / source.rate_per_s).ceil().max(1.0), y)
             }
             Demand::Clients(clients) => {
-                let first_s = source.ttft_s(source.rate_per_s) + self.wait_s;
+                let first_s = source.outside_s + source.one_s + self.wait_s;
                 let each = self.running + self.rate_per_s * first_s;
-                let y = (f64::from(clients) / each).round().max(1.0);
-                let x = needed(y as u32);
-                let fits =
-                    x * source.gpus + y * f64::from(self.engine.gpus()) <= f64::from(job.gpus);
-                fits.then(|| point(x as u32, y as u32))
+                let y = stated(job.copies.decode.as_ref(), f64::from(clients) / each)?;
+                (self.beside(job, source, y), y)
             }
-        }
+        };
+        let x = stated(job.copies.prefill.as_ref(), x)?;
+        fits(x, y).then(|| self.point(job, side, source, (x, y)))
     }
 
-    fn point(&self, job: &Job, side: &SideOf<'_>, source: &Source, x: u32, y: u32) -> Point {
+    fn point(&self, job: &Job, side: &SideOf<'_>, source: &Source, (x, y): (f64, f64)) -> Point {
         let given = match job.traffic.demand {
             Demand::Rate(rate, _) => rate,
-            _ => f64::from(y) * self.rate_per_s,
+            _ => y * self.rate_per_s,
         };
-        let rate = given.min(f64::from(x) * source.rate_per_s);
-        let ttft_s = source.ttft_s(rate / f64::from(x)) + self.wait_s;
+        let rate = given.min(x * source.rate_per_s);
+        let start = match job.traffic.demand {
+            Demand::Rate(..) => 0.0,
+            _ => y * self.running,
+        };
+        let ttft_s = source.ttft_s(rate / x, start / x) + self.wait_s;
         let clients = match job.traffic.demand {
-            Demand::Chosen => (f64::from(y) * self.running + rate * ttft_s) as u32,
+            Demand::Chosen => (start + rate * source.ttft_s(rate / x, 0.0)) as u32,
             Demand::Clients(clients) => clients,
             Demand::Rate(..) => 0,
         };
@@ -411,11 +446,11 @@ impl Sink {
             kind: side.number,
             number: self.number,
             prefill: Some(Pool {
-                workers: x,
+                workers: x as u32,
                 engine: source.engine,
             }),
             decode: Pool {
-                workers: y,
+                workers: y as u32,
                 engine: self.engine,
             },
             clients,
@@ -427,5 +462,14 @@ impl Sink {
         };
         point.overshoot = overshoot(job, &point);
         point
+    }
+}
+
+/// Engines that are at least as many as needed: the next whole number, or of those that are stated.
+fn stated(list: Option<&Vec<u32>>, needed: f64) -> Option<f64> {
+    let least = (needed - 1e-9).ceil().max(1.0);
+    match list {
+        None => Some(least),
+        Some(list) => list.iter().map(|&n| f64::from(n)).find(|&n| n >= least),
     }
 }
