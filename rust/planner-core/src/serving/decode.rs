@@ -68,7 +68,22 @@ impl Terms {
 /// ```
 #[must_use]
 pub fn join(a: f64, b: f64) -> f64 {
-    (a * a * a + b * b * b).cbrt()
+    cube_root(a * a * a + b * b * b)
+}
+
+/// Cube root of a number that is not negative, to 14 digits: a third of the exponent, then Halley's
+/// steps. A decode step takes several, and the library's is several times slower.
+#[inline]
+fn cube_root(x: f64) -> f64 {
+    if x < f64::MIN_POSITIVE {
+        return 0.0;
+    }
+    let mut y = f64::from_bits(x.to_bits() / 3 + 0x2A9F_7893_7000_0000);
+    for _ in 0..3 {
+        let cube = y * y * y;
+        y *= (cube + 2.0 * x) / (2.0 * cube + x);
+    }
+    y
 }
 
 /// Experts of a rank that a batch of n tokens wakes on average: local·(1 − (1 − k/E)^n), uniform
@@ -317,5 +332,19 @@ fn core_group(n: f64, c: &Core, verified: f64, context: &Context) -> CoreGroup {
             verified * c.index_flops_per_key / rate,
         ),
         state_s: n * verified * c.state_bytes / bandwidth,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cube_root;
+
+    #[test]
+    fn cube_roots_are_those_of_the_library() {
+        for power in -60..60 {
+            let x = 1.37 * 10.0_f64.powi(power);
+            assert!((cube_root(x) / x.cbrt() - 1.0).abs() < 1e-14, "{x}");
+        }
+        assert_eq!((cube_root(0.0), cube_root(8.0)), (0.0, 2.0));
     }
 }

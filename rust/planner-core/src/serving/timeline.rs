@@ -111,9 +111,17 @@ const MOST: usize = 1 << 13;
 pub fn timeline_table(jobs: &[Job]) -> Table {
     let first_s = jobs.iter().map(|j| j.send_s).fold(f64::INFINITY, f64::min);
     let mut events: Vec<(f64, u8, u32)> = Vec::with_capacity(4 * jobs.len());
-    for (i, job) in jobs.iter().enumerate().filter(|(_, j)| j.finish_s.is_finite()) {
+    for (i, job) in jobs
+        .iter()
+        .enumerate()
+        .filter(|(_, j)| j.finish_s.is_finite())
+    {
         let times = [job.send_s, job.start_s, job.first_s, job.finish_s];
-        events.extend((0..).zip(times).map(|(what, t)| (t - first_s, what, i as u32)));
+        events.extend(
+            (0..)
+                .zip(times)
+                .map(|(what, t)| (t - first_s, what, i as u32)),
+        );
     }
     events.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2))));
     let every = events.len().div_ceil(MOST).max(1);
@@ -134,7 +142,13 @@ pub fn timeline_table(jobs: &[Job]) -> Table {
     let [waiting, prefilling, decoding] = columns.map(Data::U32);
     Table {
         columns: TIMELINE.to_vec(),
-        data: vec![Data::F64(times), waiting, prefilling, decoding, Data::F64(held)],
+        data: vec![
+            Data::F64(times),
+            waiting,
+            prefilling,
+            decoding,
+            Data::F64(held),
+        ],
     }
 }
 

@@ -29,7 +29,7 @@ const ROUND: usize = 8;
 /// Most deployments that are replayed for the best.
 const MOST: u64 = 4096;
 /// Requests played after which the walk ends once enough layouts have passed.
-const MOST_REQUESTS: u64 = 1_000_000;
+const MOST_REQUESTS: u64 = 500_000;
 /// Most points of a front that are replayed.
 const FRONT: usize = 24;
 
