@@ -70,12 +70,28 @@ def test_other_columns_are_snapshots(tmp_path: Path) -> None:
         ("num_experts,experts\n2,0 5\n", "num_experts"),
         ("num_experts,experts\nmany,0 5\n", "num_experts"),
         ("experts\n", "records no token"),
+        ("layer,expert,count\n0,nan,1\n", "not an expert's number"),
+        ("layer,expert,count\n0,1.5,1\n", "not an expert's number"),
     ],
 )
 def test_what_is_no_record_is_refused(text: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=said):
+        read_loads(path)
+
+
+def test_columns_with_names_of_counts_are_not_labels(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("expert,count,layer,experts\n9,5,0,0 1\n", encoding="utf-8")
+    assert read_loads(path).total == [[1.0, 1.0]]
+
+
+@pytest.mark.parametrize("line", ['{"experts": [[1, 2], [3]]}', '{"experts": {"a": 1}}'])
+def test_nested_choices_are_refused(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(line + "\n", encoding="utf-8")
+    with pytest.raises(InputError, match="list of whole numbers"):
         read_loads(path)
 
 
@@ -108,7 +124,14 @@ def test_a_bias_leaves_a_part_of_the_skew() -> None:
     assert ask("dirichlet:1.3*1") == pytest.approx(ask("dirichlet:1.3"), rel=1e-9)
     assert ask("dirichlet:1.3*0.2") == pytest.approx(0.2 * ask("dirichlet:1.3"), rel=0.1)
     assert ask("zipf:0.5*0.5") == pytest.approx(0.5 * ask("zipf:0.5"), rel=0.05)
-    for bad in ("dirichlet:1.3*x", "dirichlet:1.3*2", "dirichlet:1.3*nan", "uniform*0.5*0.5", "*1"):
+    for bad in (
+        "dirichlet:1.3*x",
+        "dirichlet:1.3*2",
+        "dirichlet:1.3*nan",
+        "uniform*0.5*0.5",
+        "*1",
+        "zipf:inf",
+    ):
         with pytest.raises(InputError):
             ask(bad)
     assert read_routing("uniform*0.5")["of"] == {"kind": "uniform"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -203,6 +204,15 @@ Routing = dict[str, Any]
 _PARAMETERS = {"uniform": None, "dirichlet": "alpha", "zipf": "s", "lognormal": "sigma"}
 
 
+def _finite(text: str) -> float | None:
+    """Read a number; none where it is not one, or not finite."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
 def read_routing(text: str) -> Routing:
     """Read ``uniform``, ``dirichlet:1.3``, ``zipf:0.6``, ``lognormal:1`` or a file of loads.
 
@@ -217,25 +227,24 @@ def read_routing(text: str) -> Routing:
     """
     model, star, left = text.rpartition("*")
     if star:
-        try:
-            return {"kind": "biased", "left": float(left), "of": read_routing(model)}
-        except ValueError:
+        share = _finite(left)
+        if share is None:
             raise InputError(
                 "the skew that is left is a number from 0 to 1: dirichlet:1.3*0.2",
                 field="--routing",
                 value=text,
-            ) from None
+            )
+        return {"kind": "biased", "left": share, "of": read_routing(model)}
     name, colon, value = text.partition(":")
     if name in _PARAMETERS:
         parameter = _PARAMETERS[name]
         if parameter is None and not colon:
             return {"kind": name}
-        try:
-            return {"kind": name, str(parameter): float(value)} if parameter else {"kind": text}
-        except ValueError:
-            raise InputError(
-                f"{name} takes a number: {name}:1.3", field="--routing", value=text
-            ) from None
+        number = _finite(value)
+        if parameter is None or number is None:
+            rule = f"{name} takes a number: {name}:1.3" if parameter else f"{name} takes no number"
+            raise InputError(rule, field="--routing", value=text)
+        return {"kind": name, parameter: number}
     if "." not in text:
         raise InputError(
             "not a routing model",

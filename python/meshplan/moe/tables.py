@@ -242,9 +242,15 @@ def _from_long(names: list[str], cells: list[tuple[int, list[str]]], file: Path)
                 f"has {len(cell)} cells, the header has {len(names)}", where=f"{file}:{line}"
             )
         key = (tuple(cell[at[n]] for n in others), _layer(cell[at["layer"]], file, line) or 0)
-        expert = int(_number(cell[at["expert"]], file, line))
-        if expert < 0 or expert >= 1 << 20:
-            raise InputError("not an expert's number", value=str(expert), where=f"{file}:{line}")
+        number = _number(cell[at["expert"]], file, line)
+        if not 0 <= number < 1 << 20 or number != int(number):
+            raise InputError(
+                "not an expert's number",
+                field="expert",
+                value=f"{number:g}",
+                where=f"{file}:{line}",
+            )
+        expert = int(number)
         counts = found.setdefault(key, {})
         counts[expert] = counts.get(expert, 0.0) + _number(cell[at[value]], file, line)
     width = 1 + max((max(counts) for counts in found.values()), default=-1)

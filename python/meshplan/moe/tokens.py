@@ -15,6 +15,7 @@ CHOICES = ("experts", "topk_ids", "expert_ids", "topk_idx")
 """Names of the column that holds a token's experts."""
 NOT_LABELS = frozenset(
     {"token", "token_id", "position", "pos", "request", "request_id", "weights", "topk_weights"}
+    | {"expert", "count", "#", *CHOICES}
 )
 """Columns of a token that name no snapshot."""
 MAX_EXPERTS = 1 << 16
@@ -47,7 +48,8 @@ def count_tokens(frame: pl.DataFrame, file: Path) -> tuple[pl.DataFrame, int, in
     name = choices_column(frame.columns)
     if name is None or frame.height == 0:
         raise InputError("records no token", field="loads", value=str(file))
-    tokens = frame.with_row_index("#").with_columns(_as_lists(frame.schema[name], name))
+    tokens = frame.drop("#", strict=False).with_row_index("#")
+    tokens = tokens.with_columns(_as_lists(frame.schema[name], name, file))
     top_k = _check_choices(tokens, name, file)
     if "layer" not in tokens.columns:
         tokens = tokens.with_columns(layer=pl.lit(0))
@@ -74,11 +76,16 @@ def count_tokens(frame: pl.DataFrame, file: Path) -> tuple[pl.DataFrame, int, in
     return counted, _experts(frame, counted, file), top_k
 
 
-def _as_lists(dtype: pl.DataType, name: str) -> pl.Expr:
+def _as_lists(dtype: pl.DataType, name: str, file: Path) -> pl.Expr:
     """Lists of numbers out of lists or text."""
     import polars as pl
 
     column = pl.col(name)
+    inner = dtype.inner if isinstance(dtype, pl.List | pl.Array) else dtype
+    if inner.is_nested():
+        raise InputError(
+            "not a list of whole numbers", field=name, value=str(dtype)[:60], where=str(file)
+        )
     if dtype == pl.String:
         parts = column.str.strip_chars(" []()").str.replace_all(r"[\s;,]+", " ").str.split(" ")
         return parts.cast(pl.List(pl.Int64), strict=False)

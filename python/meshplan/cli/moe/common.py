@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,9 +43,12 @@ def labels(where: list[str] | None) -> dict[str, str]:
 def numbers(text: str, flag: str) -> list[float]:
     """Read numbers with commas between."""
     try:
-        return [float(part) for part in text.split(",") if part.strip()]
+        found = [float(part) for part in text.split(",") if part.strip()]
     except ValueError:
         raise InputError("numbers with commas between", field=flag, value=text) from None
+    if not all(map(math.isfinite, found)):
+        raise InputError("finite numbers with commas between", field=flag, value=text)
+    return found
 
 
 def counts(text: str, flag: str) -> list[int]:
