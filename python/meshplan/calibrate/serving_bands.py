@@ -10,12 +10,18 @@ from meshplan.bands import UNKNOWN
 from meshplan.calibrate.bands import bands_architecture
 from meshplan.serving import sla
 from meshplan.validate.score import measured, quantile
+from meshplan.validate.serving_score import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
+
+    import numpy as np
 
     from meshplan.validate.deployments import Recorded
-    from meshplan.validate.serving_score import Outcome
+    from meshplan.validate.serving_batch import Batch
+
+    Array = np.ndarray[Any, np.dtype[np.float64]]
 
 FEWEST = 20
 """Fewest rows of a kind that gets a band of its own."""
@@ -26,6 +32,29 @@ HEAD = """\
 # were left out of the fit; "not calibrated": whole models were left out, each counts alike. Rows
 # that count in the figures of docs/accuracy.md.
 """
+
+
+def outcomes(batch: Batch, logs: Array) -> list[tuple[Recorded, Outcome]]:
+    """Deployments beside what a fit says of them.
+
+    Parameters
+    ----------
+    batch
+        Interpreted deployments.
+    logs
+        log(predicted / measured) of each: a column of TPOT, one of TTFT, as of
+        `meshplan.calibrate.serving.Problem.left_out`.
+    """
+    found = []
+    for job, (tpot, ttft) in zip(batch.recorded, logs, strict=True):
+        told = (_predicted(job, "ttft_ms", float(ttft)), _predicted(job, "tpot_ms", float(tpot)))
+        found.append((job, Outcome(job.row, *told)))
+    return found
+
+
+def _predicted(job: Recorded, column: str, log: float) -> float | None:
+    truth = measured(job.row, column)
+    return None if truth is None or not math.isfinite(log) else truth * math.exp(log)
 
 
 def factors(found: Iterable[tuple[Recorded, Outcome]], metric: str) -> dict[str, list[float]]:
