@@ -283,6 +283,7 @@ class _Row(Cells):
                 workers = self.whole(f"{side}_workers")
                 if not self.text(f"{side}_workers"):
                     self.problem(f"{side}_workers", "must be known for a disaggregated deployment")
+                    continue
                 pools[side] = {"workers": workers, "engine": self.engine(side, backend, clients)}
         return {"backend": backend, "precision": self.precision(backend, device), **pools}
 

@@ -16,8 +16,8 @@ from meshplan.cli.models import print_table
 if TYPE_CHECKING:
     from meshplan.validate.serving import Validation
 
-TOLD = 20
-"""Rows that are named one by one when they cannot be predicted."""
+TOLD = 3
+"""Places that are named where rows cannot be predicted; JSON names all."""
 
 SHOWN = ("all", "backend+mode", "gpu", "model", "spec", "trust")
 """Groupings of the printed table; JSON has all."""
@@ -77,11 +77,20 @@ def serving(
         print(json.dumps(found.as_dict(), indent=2))
     else:
         _print(found)
-    for name, error in list(found.failed.items())[:TOLD]:
+    _print_failed(found)
+
+
+def _print_failed(found: Validation) -> None:
+    """Say why rows are not predicted, and where the first of each reason stand."""
+    reasons: dict[str, list[str]] = {}
+    for error in found.failed.values():
         for problem in error.problems:
-            print(f"not predicted: {name}: {problem}", file=sys.stderr)
-    if len(found.failed) > TOLD:
-        print(f"not predicted: {len(found.failed) - TOLD} more (--json names all)", file=sys.stderr)
+            told = f"{problem.field}: {problem.rule}" if problem.field else problem.rule
+            value = f" ({problem.value})" if problem.value else ""
+            reasons.setdefault(told, []).append(f"{problem.where}{value}")
+    for reason, places in reasons.items():
+        rest = f", and {len(places) - TOLD} more" if len(places) > TOLD else ""
+        print(f"not predicted: {reason}: {', '.join(places[:TOLD])}{rest}", file=sys.stderr)
 
 
 def _percent(value: float | None, *, signed: bool = False) -> str:
