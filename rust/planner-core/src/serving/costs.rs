@@ -220,14 +220,12 @@ impl Costs {
             bf16: Rates::of(&setting.cluster.device, Dtype::Bf16)?,
             prefill_ratio: software.prefill_rate * apart,
         };
-        let peaks = &setting.cluster.device.peak_flops;
         let cut = Cut {
             hidden: setting.model.hidden as f64,
             engine,
             precision,
             operators: &setting.hardware.operators,
-            native_4_bit: peaks.contains_key(&precision.experts)
-                && precision.experts != Dtype::Int4,
+            peaks: &setting.cluster.device.peak_flops,
         };
         let layers = layers(setting.model, &cut);
         let draft = (engine.spec_tokens > 0)
@@ -282,13 +280,17 @@ fn layers(model: &Model, cut: &Cut) -> Vec<(f64, Layer)> {
 /// The model's own prediction head as a step of its own.
 fn draft(model: &Model, cut: &Cut, context: &Context) -> Option<Decode> {
     let head = model.mtp.first()?;
-    let mut layer = cut.layer(&model.kinds[head.kind]);
-    layer.unquantised.elements += head.projection_params as f64;
     let engine = Engine {
         spec_tokens: 0,
         pp: 1,
         ..*context.engine
     };
+    let alone = Cut {
+        engine: &engine,
+        ..*cut
+    };
+    let mut layer = alone.layer(&model.kinds[head.kind]);
+    layer.unquantised.elements += head.projection_params as f64;
     let one = Context {
         engine: &engine,
         ..*context

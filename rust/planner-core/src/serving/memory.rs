@@ -4,7 +4,7 @@
 //! vLLM          available = total·share − weights − activations − graphs − context
 //! SGLang        available = total·share − weights − context        activations are outside the share
 //! TensorRT-LLM  available = (total − weights − activations − context)·share
-//! tokens        L · ⌊available / bytes of a sequence of L tokens⌋ per attention replica
+//! tokens        L · available / bytes of a sequence of L tokens, per attention replica
 //! ```
 //!
 //! Windows keep their last tokens only and states do not grow, so bytes of a sequence depend on its
@@ -127,7 +127,7 @@ pub fn terms(
         engine,
         precision,
         operators: &NO_OPERATORS,
-        native_4_bit: true,
+        peaks: &setting.cluster.device.peak_flops,
     };
     let kinds: Vec<Layer> = model.kinds.iter().map(|k| cut.layer(k)).collect();
     let counts = even_first(model.layers.len() as u64, u64::from(engine.pp));

@@ -9,10 +9,14 @@
 //!
 //! H hidden, g KV heads, r latent rank, fan 3 for gated MLPs else 2.
 
+use std::collections::BTreeMap;
+
 use super::deployment::{Engine, Precision};
 use super::hardware::Operators;
 use crate::kv::size::memory::weight_bytes;
-use crate::model::{Attention, FeedForward, LayerKind, Linear, Mamba2, Mixer, Mla, Moe, Span};
+use crate::model::{
+    Attention, Compress, FeedForward, LayerKind, Linear, Mamba2, Mixer, Mla, Moe, Span,
+};
 use crate::units::Dtype;
 
 /// Weights of matrix multiplications that every token of the GPU passes.
@@ -70,9 +74,9 @@ pub struct Core {
     pub bytes_per_key: f64,
     /// FLOP of one token for a key, padded heads included.
     pub flops_per_key: f64,
-    /// Bytes of an indexer's key.
+    /// Bytes for each key of the sequence, however far: of an indexer, of pooled keys.
     pub index_bytes_per_key: f64,
-    /// FLOP of the indexer for a key.
+    /// FLOP of that for a key.
     pub index_flops_per_key: f64,
     /// Keys seen at most (∞: all).
     pub span: f64,
@@ -154,6 +158,20 @@ fn casts(dtype: Dtype, groups: f64, native: bool, operators: &Operators) -> f64 
         }
 }
 
+/// Attention over pooled keys, one for `ratio` tokens: an indexer scores these, and without a choice
+/// among them all are attended.
+fn pool(c: &Compress, layer: &mut Layer) {
+    let ratio = c.ratio.max(1) as f64;
+    let core = &mut layer.core;
+    core.index_bytes_per_key /= ratio;
+    core.index_flops_per_key /= ratio;
+    if c.top_k == 0 {
+        core.index_bytes_per_key += core.bytes_per_key / ratio;
+        core.index_flops_per_key += core.flops_per_key / ratio;
+    }
+    layer.unquantised.elements += c.params as f64;
+}
+
 /// How layers are cut over an engine.
 pub struct Cut<'a> {
     /// Hidden size.
@@ -164,8 +182,8 @@ pub struct Cut<'a> {
     pub precision: &'a Precision,
     /// Operator counts.
     pub operators: &'a Operators,
-    /// The device multiplies 4-bit operands.
-    pub native_4_bit: bool,
+    /// Formats that the device multiplies.
+    pub peaks: &'a BTreeMap<Dtype, f64>,
 }
 
 impl Cut<'_> {
@@ -207,20 +225,22 @@ impl Cut<'_> {
         layer
     }
 
+    /// Whether the device multiplies operands of a format, rather than only storing it.
+    fn native(&self, dtype: Dtype) -> bool {
+        dtype != Dtype::Int4 && self.peaks.contains_key(&dtype)
+    }
+
     fn casts(&self, dtype: Dtype, groups: f64) -> f64 {
-        casts(dtype, groups, self.native_4_bit, self.operators)
+        casts(dtype, groups, self.native(dtype), self.operators)
     }
 
     fn attention(&self, a: &Attention, layer: &mut Layer) {
         let t = self.attention_tp();
         let (d_k, d_v) = (a.head_dim as f64, a.v_head_dim as f64);
         let heads = share(a.heads, t);
-        let kv_heads = if a.shares_kv {
-            0.0
-        } else {
-            share(a.kv_heads, t)
-        };
-        let kv_width = kv_heads * (d_k + if a.shares_k_and_v { 0.0 } else { d_v });
+        // A layer that has no keys of its own reads those of another.
+        let read_width = share(a.kv_heads, t) * (d_k + if a.shares_k_and_v { 0.0 } else { d_v });
+        let kv_width = if a.shares_kv { 0.0 } else { read_width };
         let gate = if a.output_gate { heads * d_v } else { 0.0 };
         let query = if a.q_lora_rank > 0 {
             a.q_lora_rank as f64 * (self.hidden + heads * d_k)
@@ -240,8 +260,7 @@ impl Cut<'_> {
             _ => span(a.span),
         };
         layer.core = Core {
-            bytes_per_key: kv_width.max(d_k) * kv_bytes(self.precision)
-                / f64::from(self.engine.dcp),
+            bytes_per_key: read_width * kv_bytes(self.precision) / f64::from(self.engine.dcp),
             flops_per_key: 2.0 * heads * (d_k + d_v),
             span,
             prefill_flops_per_pair: 2.0 * heads * (d_k + d_v),
@@ -249,6 +268,9 @@ impl Cut<'_> {
         };
         layer.operators += self.operators.attention + self.casts(self.precision.attention, 2.0);
         self.indexer(a.indexer.as_ref(), layer);
+        if let Some(c) = pooled {
+            pool(c, layer);
+        }
     }
 
     fn latent(&self, m: &Mla, layer: &mut Layer) {

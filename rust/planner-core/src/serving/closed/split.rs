@@ -65,7 +65,9 @@ impl<P: StepTimes + ?Sized, D: StepTimes + ?Sized> Split<'_, P, D> {
             let busy = (rate * one_s / workers).min(0.95);
             let wait_s = busy * one_s / (2.0 * (1.0 - busy));
             let mut first_s = outside + wait_s + one_s + decode_s / 2.0;
-            let running = found.running.clamp(1.0, slots) / f64::from(self.decode_workers);
+            // A step has one request at least.
+            let takers = f64::from(self.decode_workers);
+            let running = (found.running.min(slots) / takers).max(1.0);
             decode_s = self
                 .decode_times
                 .decode_s(running, mean.input + mean.output / 2.0)

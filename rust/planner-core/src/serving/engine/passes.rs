@@ -41,6 +41,9 @@ impl Replica {
         if running == 0 {
             return true;
         }
+        if self.barred == Some(self.steps) {
+            return false;
+        }
         let kv = policy.kv_tokens as f64;
         let own = policy.waste_tokens() + f64::from(job.input);
         let need = match policy.reserve {
@@ -270,6 +273,7 @@ impl Replica {
         job.done = done.min(job.output - 1);
         job.preemptions += 1;
         self.books.preemptions += 1;
+        self.barred = Some(self.steps);
         self.queue.push_front(Waiting {
             seen_s: self.polled_s.min(self.clock_s),
             job: id,

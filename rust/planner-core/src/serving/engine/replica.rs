@@ -114,6 +114,8 @@ pub struct Replica {
     pub(super) waited: u32,
     /// `new_token_ratio` and the step at which it was set.
     pub(super) expected: (f64, u32),
+    /// Step at which a request lost its blocks: those who stay take theirs before any is admitted.
+    pub(super) barred: Option<u32>,
     horizon_s: f64,
     /// What happened so far.
     pub books: Books,
@@ -147,6 +149,7 @@ impl Replica {
         (self.clock_s, self.polled_s, self.horizon_s) = (0.0, 0.0, 0.0);
         (self.context, self.held, self.owed) = (0.0, 0.0, 0.0);
         (self.steps, self.since_poll, self.waited) = (0, 0, 0);
+        self.barred = None;
         self.expected = match policy.reserve {
             Reserve::Expected { first, .. } => (first, 0),
             Reserve::Prompt | Reserve::Whole => (0.0, 0),
@@ -333,6 +336,9 @@ impl Replica {
         (step_s, most): (f64, u32),
     ) -> (u32, bool) {
         let seen = self.sees(policy, front.seen_s);
+        if self.barred == Some(self.steps) {
+            return (1, seen);
+        }
         if !self.admits(policy, &jobs[front.job as usize]) {
             let full = self.decoding.len() >= policy.max_batch as usize;
             let retry = !full && matches!(policy.reserve, Reserve::Expected { .. });
