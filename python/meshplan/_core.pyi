@@ -112,6 +112,9 @@ def serving_sweep(
 def serving_explain(request: str) -> tuple[str, Frame]:
     """Row of the one deployment of a job as JSON, and its requests as played."""
 
+def serving_estimate(job: str) -> tuple[str, Frame]:
+    """Every term of one deployment under one load as JSON, and its requests as played."""
+
 def serving_columns() -> list[tuple[str, str, str]]: ...
 def collective_times(cluster: str, requests: str) -> list[float]: ...
 def kernel_times(device: str, requests: str) -> list[float]: ...

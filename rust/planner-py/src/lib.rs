@@ -14,6 +14,7 @@ pub mod model;
 pub mod moe;
 pub mod question;
 pub mod serving;
+pub mod serving_estimate;
 pub mod serving_sweep;
 pub mod sweep;
 pub mod training;
@@ -54,6 +55,9 @@ mod _core {
 
     #[pymodule_export]
     use crate::sweep::{SweepRows, sweep};
+
+    #[pymodule_export]
+    use crate::serving_estimate::serving_estimate;
 
     #[pymodule_export]
     use crate::serving_sweep::{serving_columns, serving_explain, serving_sweep};

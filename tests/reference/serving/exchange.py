@@ -1,0 +1,56 @@
+"""What the GPUs of an engine send each other in a layer: latency, and seconds for each token."""
+
+from __future__ import annotations
+
+import math
+
+from .operators import Experts
+from .side import Json, Side
+
+ROUND_TRIP_BYTES = 1 + 2
+"""Of an element: to its expert in 8 bits, back in 16."""
+
+
+def all_reduce(side: Side) -> tuple[float, float]:
+    """Of a hidden vector in 16 bits over the ranks of attention."""
+    t, hidden = side.t, side.job["model"]["hidden"]
+    if t == 1:
+        return 0.0, 0.0
+    bandwidth, extra_s = side.link(t)
+    sent = 2 * (t - 1) / t * hidden * 2
+    return side.latency_s(side.all_reduce_s, t) + extra_s, sent / bandwidth
+
+
+def distinct_ranks(e: Experts, ranks: int) -> float:
+    """Ranks that a token's experts lie on: R·(1 − C(E − m, k)/C(E, k)), m experts on each."""
+    here = e.all // ranks
+    misses = math.comb(e.all - here, e.top_k) / math.comb(e.all, e.top_k)
+    return ranks * (1 - misses)
+
+
+def to_experts(e: Experts, side: Side) -> tuple[float, float]:
+    """Dispatch and combine between attention replicas: a GPU sends its own tokens."""
+    engine = side.engine
+    bandwidth, extra_s = side.link(engine["tp"])
+    one_s = side.latency_s(side.all_reduce_s * side.software["all_to_all_ratio"], engine["tp"])
+    gpus = engine["ep"] * engine["moe_tp"]
+    copies = distinct_ranks(e, engine["ep"]) * engine["moe_tp"] * (1 - 1 / gpus)
+    return 2 * (one_s + extra_s), copies * e.width * ROUND_TRIP_BYTES / bandwidth
+
+
+def layer(kind: Json, found: Experts | None, side: Side) -> tuple[float, float]:
+    """Exchanges after the mixer and after the feed-forward."""
+    parts = []
+    if kind["mixer"]:
+        parts.append(all_reduce(side))
+    if kind["feed_forward"]:
+        spread = found is not None and side.replicas > 1
+        parts.append(to_experts(found, side) if found and spread else all_reduce(side))
+    return sum(p[0] for p in parts), sum(p[1] for p in parts)
+
+
+def pipeline_s(side: Side) -> float:
+    """Sends between the stages that a token passes."""
+    if side.engine["pp"] == 1:
+        return 0.0
+    return (side.engine["pp"] - 1) * (side.all_reduce_s + side.link(side.gpus)[1])
