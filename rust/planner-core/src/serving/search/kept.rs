@@ -10,7 +10,7 @@ use super::traffic::Demand;
 use crate::serving::deployment::{Deployment, Engine, Pool};
 
 /// Settings kept of a layout: what is tried next where a replay does not bear out the closed form.
-pub const DEPTH: usize = 16;
+pub const DEPTH: usize = 32;
 
 /// A deployment and its closed form.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -28,12 +28,21 @@ const SLACK: f64 = 0.01;
 const ROUND: usize = 8;
 /// Most deployments that are replayed for the best.
 const MOST: u64 = 4096;
+/// Deployments replayed after which the walk ends once one has passed.
+const MANY: u64 = 256;
 /// Requests played after which the walk ends once enough layouts have passed.
 const MOST_REQUESTS: u64 = 500_000;
 /// Most deployments replayed for an objective that is not the one asked for.
 const TRIED: usize = 4;
 /// Most points of a front that are replayed.
 const FRONT: usize = 24;
+
+/// How long open arrivals are played, in times of a request: whether the queue grows shows only after
+/// several.
+const LIFETIMES: f64 = 6.0;
+/// Fewest and most requests of such a replay.
+const FEWEST: f64 = 2000.0;
+const MOST_OPEN: f64 = 200_000.0;
 
 /// A deployment and its replay.
 #[derive(Clone, Debug)]
@@ -111,10 +120,27 @@ fn clone_without_arrivals(load: &Load) -> Load {
 /// # Errors
 /// When the load makes no sense.
 pub fn replay_as(job: &Job, point: &Point, mode: Mode, space: &mut Space) -> Result<Verified> {
-    let load = load_of(job, point);
+    let mut load = load_of(job, point);
     let deployment = point.deployment(job);
+    let setting = job.setting(&job.kinds[point.kind]);
+    if let (Arrivals::Open { rate_per_s, .. }, None) = (&load.arrivals, load.requests) {
+        let mean = estimate::answer(
+            &Question {
+                setting,
+                deployment: &deployment,
+                load: &load,
+                limits: Limits::NONE,
+                mode: Mode::Mean,
+            },
+            space,
+        )?;
+        let out = &mean.outcome;
+        let each_s = out.ttft_s.mean + job.traffic.output * out.tpot_s.mean;
+        let count = (rate_per_s * each_s * LIFETIMES).clamp(FEWEST, MOST_OPEN);
+        load.requests = Some(count as u32);
+    }
     let question = Question {
-        setting: job.setting(&job.kinds[point.kind]),
+        setting,
         deployment: &deployment,
         load: &load,
         limits: Limits {
@@ -204,7 +230,8 @@ pub(super) fn verify(
     let mut passed: Vec<Verified> = Vec::new();
     let (mut replayed, mut played) = (0, 0);
     while replayed < MOST && !enough(job, &passed, heap.peek(), options.top) {
-        if played > MOST_REQUESTS && passed.len() >= options.top {
+        let enough_played = played > MOST_REQUESTS && passed.len() >= options.top;
+        if enough_played || (replayed >= MANY && !passed.is_empty()) {
             break;
         }
         let round: Vec<Next> = (0..ROUND).map_while(|_| heap.pop()).collect();
@@ -217,10 +244,11 @@ pub(super) fn verify(
                 continue;
             }
             tally.misses.offer_replayed(job, &found);
-            if let Some((worth, _)) = lists[next.layout].get(next.place + 1) {
+            if let Some(place) = next_try(job, &found, lists[next.layout], next.place) {
+                let worth = lists[next.layout][place].0;
                 heap.push(Next {
-                    worth: *worth,
-                    place: next.place + 1,
+                    worth,
+                    place,
                     ..next
                 });
             }
@@ -240,6 +268,23 @@ pub(super) fn verify(
         tally,
         replayed,
     })
+}
+
+/// The next setting of a layout that keeps the limits if the closed form is as far from its replay as
+/// it is for the one that has just missed them.
+fn next_try(job: &Job, missed: &Verified, list: &[(Worth, Point)], place: usize) -> Option<usize> {
+    let (out, at) = (&missed.estimate.outcome, job.goal.at);
+    let ratio = |replayed: f64, closed: f64| (replayed / closed).max(1.0) * (1.0 - SLACK);
+    let ttft = ratio(at.of(&out.ttft_s), missed.point.ttft_s);
+    let tpot = ratio(at.of(&out.tpot_s), missed.point.tpot_s);
+    let keeps = |p: &Point| {
+        let late = p.ttft_s * ttft > job.goal.ttft_limit_s();
+        let slow = p.tpot_s * tpot > job.goal.tpot_limit_s();
+        // A replay that fits nothing or falls behind says nothing of its times.
+        !(late || slow) || matches!(missed.status, Status::Memory | Status::Rate)
+    };
+    let mut rest = list.iter().enumerate().skip(place + 1);
+    rest.find(|(_, (_, p))| keeps(p)).map(|(i, _)| i)
 }
 
 fn descending(a: Worth, b: Worth) -> Ordering {
