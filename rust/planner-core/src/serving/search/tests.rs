@@ -107,7 +107,7 @@ fn asked(
     demand: (Load, bool),
     limits: (Option<f64>, Option<f64>),
 ) -> Request {
-    let model = if which % 2 == 0 {
+    let model = if which.is_multiple_of(2) {
         latent_moe()
     } else {
         dense()

@@ -3,7 +3,7 @@
 //!
 //! Layouts are taken in the order of their closed form. One whose replay misses a limit is tried
 //! with its next best setting. The walk ends when enough layouts have passed and no other could
-//! still beat them by [`SLACK`].
+//! still beat them by 1 %.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
