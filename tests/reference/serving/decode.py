@@ -51,12 +51,14 @@ def largest_normal(ranks: int) -> float:
 def hottest(e: Experts, side: Side, tokens: float) -> tuple[float, float]:
     """Experts that are awake and rows to multiply on the rank with most.
 
-    Uniform routing: an expert sleeps through n tokens with probability (1 − k/E)ⁿ.
+    Popularities of experts are gamma distributed around their mean; without spread, an expert
+    sleeps through n tokens with probability (1 − k/E)ⁿ.
     """
-    ranks = side.engine["ep"]
+    ranks, spread = side.engine["ep"], side.hardware["popularity_spread"]
     z = largest_normal(ranks)
     met = -tokens * math.log(1 - min(e.top_k / e.all, 1 - 1e-12))
-    awake = e.local * (1 - math.exp(-met))
+    asleep = (1 + spread * met) ** (-1 / spread) if spread > 1e-6 else math.exp(-met)
+    awake = e.local * (1 - asleep)
     awake += z * math.sqrt(max(awake * (1 - awake / e.local), 0))
     rows = tokens * e.top_k / ranks * side.job["imbalance"]
     rows += z * math.sqrt(rows * (1 - 1 / ranks))

@@ -22,6 +22,8 @@ def hardware(names: Json) -> st.SearchStrategy[Json]:
             drawn[name] = share(1e-6, 2e-5)
         elif name == "elementwise_passes":
             drawn[name] = share(0, 20)
+        elif name == "popularity_spread":
+            drawn[name] = one_of(0.0, 0.3, 2.0)
         else:
             drawn[name] = share(0.1, 1.5)
     return st.fixed_dictionaries(drawn)

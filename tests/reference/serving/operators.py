@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .side import Json, Side, stored_bytes
+from .side import ELEMENT_BYTES, Json, Side, stored_bytes
 
 Matrix = tuple[str, float, str]
 """Group (`projections`, `unquantised`, `dense`, `shared`), elements, format."""
@@ -205,4 +205,6 @@ def operators(kind: Json, side: Side) -> float:
     if feed and feed["kind"] == "moe":
         n += count["moe"] + count["choice"] * feed["top_k"] + side.casts(formats["experts"])
         n += count["shared"] if feed["shared_intermediate"] else 0
+        stored = ELEMENT_BYTES[formats["experts"]] < 1 and not side.native(formats["experts"])
+        n += count["weight_only"] if stored else 0
     return n

@@ -44,6 +44,7 @@ def of(side: Side, kv_tokens: float, acceptance: float | None) -> Policy:
     p = software["acceptance"] if acceptance is None else acceptance
     drafts = engine["spec_tokens"]
     latency_s = software["disaggregated_ttft_s" if side.role != "both" else "ttft_s"]
+    latency_s += software["speculative_ttft_s"] if drafts else 0.0
     reserve = {"vllm": "prompt", "trtllm": "whole", "sglang": "expected"}[side.backend]
     return Policy(
         backend=side.backend,
@@ -59,6 +60,11 @@ def of(side: Side, kv_tokens: float, acceptance: float | None) -> Policy:
         # The first i drafts are all accepted with probability pⁱ.
         tokens_per_step=sum(p**i for i in range(drafts + 1)),
         step_tokens=1 + drafts,
-        attention_dp=engine["attention_dp"],
+        attention_dp=arrivals_for_each(engine["attention_dp"]),
         dp_wait_steps=DP_WAIT_STEPS if side.backend == "trtllm" else 0,
     )
+
+
+def arrivals_for_each(ranks: int) -> int:
+    """Arrivals until each rank has one: n·(1 + 1/2 + … + 1/n), as cards of an album."""
+    return round(sum(ranks / i for i in range(1, ranks + 1)))

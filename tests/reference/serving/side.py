@@ -87,10 +87,14 @@ class Side:
         return dtype != "int4" and dtype in self.job["cluster"]["device"]["peak_flops"]
 
     def peak(self, dtype: str) -> float:
-        """FLOP/s; weights that are only stored in their format are multiplied in bf16."""
+        """FLOP/s of the operands that weights of a format are multiplied with.
+
+        MXFP4 meets 8-bit activations; weights that are only stored in their format, 16-bit ones.
+        """
         peaks: dict[str, float] = self.job["cluster"]["device"]["peak_flops"]
-        stored = dtype == "int8" or not self.native(dtype)
-        return peaks["bf16" if stored else dtype]
+        operands = {"int4": "bf16", "int8": "bf16", "mxfp4": "fp8"}.get(dtype, dtype)
+        known = operands in peaks and (dtype != "mxfp4" or self.native(dtype))
+        return peaks[operands if known else "bf16"]
 
     def weight_bandwidth(self, dtype: str) -> float:
         ratio = {2.0: "weight_read_16_bit", 0.5: "weight_read_4_bit"}.get(ELEMENT_BYTES[dtype])
@@ -113,7 +117,7 @@ class Side:
 
     def decode_flops(self, dtype: str, name: str = "gemm") -> float:
         """FLOP/s of a step; `name` says of what: `gemm` or `expert`."""
-        return self.peak(dtype) * self.hardware["gemm_rate"]
+        return self.peak(dtype) * self.hardware[f"{name}_rate"]
 
     def prefill_flops(self, dtype: str, name: str) -> float:
         """FLOP/s of a pass; `name` says of what: `gemm`, `expert` or `attention`."""
@@ -121,7 +125,7 @@ class Side:
         if self.role == "prefill":
             rate *= self.software["disaggregated_prefill_rate"]
         if ELEMENT_BYTES[dtype] < 1:
-            rate *= self.hardware["prefill_4_bit"]
+            rate *= self.hardware["prefill_expert_4_bit" if name == "expert" else "prefill_4_bit"]
         return self.peak(dtype) * rate
 
     def casts(self, dtype: str) -> float:

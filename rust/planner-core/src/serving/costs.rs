@@ -64,14 +64,16 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Peak of a format: that of bf16 where weights are only stored in it.
+    /// Peak of the operands that weights of a format are multiplied with: 8-bit activations beside
+    /// MXFP4, 16-bit ones where weights are only stored in their format.
     fn peak(&self, dtype: Dtype) -> f64 {
-        let weight_only = matches!(dtype, Dtype::Int4 | Dtype::Int8);
-        let native = self.cluster.device.peak_flops.get(&dtype);
-        native
-            .filter(|_| !weight_only)
-            .copied()
-            .unwrap_or(self.bf16.peak_flops)
+        let operands = match dtype {
+            Dtype::Int4 | Dtype::Int8 => Dtype::Bf16,
+            Dtype::Mxfp4 if !self.weight_only(dtype) => Dtype::Fp8,
+            other => other,
+        };
+        let native = self.cluster.device.peak_flops.get(&operands);
+        native.copied().unwrap_or(self.bf16.peak_flops)
     }
 
     /// Whether weights of a format are widened before they are multiplied.
@@ -118,6 +120,12 @@ impl Context<'_> {
         self.peak(dtype) * self.hardware.gemm_rate
     }
 
+    /// Rate of the experts of decode, FLOP/s.
+    #[must_use]
+    pub fn decode_expert_flops(&self, dtype: Dtype) -> f64 {
+        self.peak(dtype) * self.hardware.expert_rate
+    }
+
     /// Rate of decode attention, FLOP/s.
     #[must_use]
     pub fn core_flops(&self, latent: bool) -> f64 {
@@ -129,21 +137,13 @@ impl Context<'_> {
         self.bf16.peak_flops * share
     }
 
-    fn four_bit(&self, dtype: Dtype) -> f64 {
-        if dtype.bytes() < 1.0 {
-            self.hardware.prefill_4_bit
-        } else {
-            1.0
-        }
-    }
-
     /// Rate of the GEMMs of a pass, FLOP/s.
     #[must_use]
     pub fn prefill_flops(&self, dtype: Dtype) -> f64 {
         self.peak(dtype)
             * self.hardware.prefill_gemm_rate
             * self.prefill_ratio
-            * self.four_bit(dtype)
+            * narrow(dtype, self.hardware.prefill_4_bit)
     }
 
     /// Rate of the experts of a pass, FLOP/s.
@@ -152,7 +152,7 @@ impl Context<'_> {
         self.peak(dtype)
             * self.hardware.prefill_expert_rate
             * self.prefill_ratio
-            * self.four_bit(dtype)
+            * narrow(dtype, self.hardware.prefill_expert_4_bit)
     }
 
     /// Rate of prefill attention, FLOP/s.
@@ -183,6 +183,11 @@ impl Context<'_> {
             dtype: Dtype::Bf16,
         }
     }
+}
+
+/// A ratio that only 4-bit formats have.
+const fn narrow(dtype: Dtype, ratio: f64) -> f64 {
+    if dtype.bytes() < 1.0 { ratio } else { 1.0 }
 }
 
 /// Costs of an engine.

@@ -5,7 +5,7 @@
 //!   + experts ([awake(n)·read]ᵖ + [rows(n)·compute]ᵖ)^(1/p)   of the hottest rank
 //!   + core    b·Σ keys(context)·per key
 //!   + exchange + N_op·τ + host + b·host per sequence + drafts
-//! awake = min(local, a + z√(a(1 − a/local))),  a = local·(1 − (1 − k/E)^n)
+//! awake = min(local, a + z√(a(1 − a/local))),  a = local·(1 − (1 + θ·n·p)^(−1/θ)),  p = −ln(1 − k/E)
 //! rows  = r + z√(r(1 − 1/ep)),  r = n·k/ep,  z mean of the largest of ep standard normals
 //! ```
 //!
@@ -86,17 +86,28 @@ fn cube_root(x: f64) -> f64 {
     y
 }
 
-/// Experts of a rank that a batch of n tokens wakes on average: local·(1 − (1 − k/E)^n), uniform
-/// routing.
+/// Experts of a rank that a batch of n tokens wakes on average.
+///
+/// Uniform routing: `local·(1 − e^(−n·p))`, p = −ln(1 − k/E), which is local·(1 − (1 − k/E)^n).
+/// With popularities that are gamma distributed around their mean with the squared coefficient of
+/// variation θ: `local·(1 − (1 + θ·n·p)^(−1/θ))`, which tends to it for θ → 0.
 ///
 /// ```
 /// use planner_core::serving::decode::active;
-/// // 32 of 256 experts on a rank, 8 a token, 16 tokens: 12.75 awake.
-/// assert!((active(32.0, (1.0_f64 - 8.0 / 256.0).ln(), 16.0) - 12.75).abs() < 0.01);
+/// // 32 of 256 experts on a rank, 8 a token, 16 tokens: 12.75 awake; 11.1 of unequal ones.
+/// let rate = -(1.0_f64 - 8.0 / 256.0).ln();
+/// assert!((active(32.0, rate, 0.0, 16.0) - 12.75).abs() < 0.01);
+/// assert!((active(32.0, rate, 0.5, 16.0) - 11.63).abs() < 0.01);
 /// ```
 #[must_use]
-pub fn active(local: f64, log_miss: f64, tokens: f64) -> f64 {
-    -local * (log_miss * tokens).exp_m1()
+pub fn active(local: f64, rate: f64, spread: f64, tokens: f64) -> f64 {
+    let met = rate * tokens;
+    let log_asleep = if spread > 1e-6 {
+        (spread * met).ln_1p() / spread
+    } else {
+        met
+    };
+    -local * (-log_asleep).exp_m1()
 }
 
 /// Mean of the largest of R draws with a mean and a variance, by the normal approximation:
@@ -160,7 +171,8 @@ pub(super) struct ExpertGroup {
     /// Multiplying one row of every layer, s.
     pub row_s: f64,
     local: f64,
-    log_miss: f64,
+    rate: f64,
+    spread: f64,
     /// Rows of a rank for a token of the engine.
     rows_per_token: f64,
     /// Other ranks' share of the rows.
@@ -169,13 +181,14 @@ pub(super) struct ExpertGroup {
 }
 
 impl ExpertGroup {
-    pub(super) fn new(n: f64, e: &Experts, bytes_per_s: f64, flops: f64, imbalance: f64) -> Self {
+    pub(super) fn new(n: f64, e: &Experts, context: &Context, flops: f64) -> Self {
         Self {
-            read_s: n * e.slice().bytes() / bytes_per_s,
+            read_s: n * e.slice().bytes() / context.expert_bytes_per_s(e.dtype),
             row_s: n * 2.0 * e.elements / flops,
             local: e.local,
-            log_miss: (1.0 - (e.top_k / e.all).min(1.0 - 1e-12)).ln(),
-            rows_per_token: e.top_k / e.ranks * imbalance,
+            rate: -(-(e.top_k / e.all).min(1.0 - 1e-12)).ln_1p(),
+            spread: context.hardware.popularity_spread,
+            rows_per_token: e.top_k / e.ranks * context.imbalance,
             elsewhere: 1.0 - 1.0 / e.ranks,
             largest: normal_max(e.ranks as u32),
         }
@@ -183,7 +196,7 @@ impl ExpertGroup {
 
     /// Time to read the awake experts and to multiply the rows of the hottest rank, s.
     pub(super) fn times(&self, tokens: f64) -> (f64, f64) {
-        let mean = active(self.local, self.log_miss, tokens);
+        let mean = active(self.local, self.rate, self.spread, tokens);
         let awake = hottest(mean, mean * (1.0 - mean / self.local), self.largest);
         let rows = self.rows_per_token * tokens;
         let hot = hottest(rows, rows * self.elsewhere, self.largest);
@@ -266,9 +279,8 @@ impl Decode {
             self.experts.push(ExpertGroup::new(
                 n,
                 experts,
-                context.expert_bytes_per_s(experts.dtype),
-                context.decode_flops(experts.dtype),
-                context.imbalance,
+                context,
+                context.decode_expert_flops(experts.dtype),
             ));
         }
         if layer.mixer {

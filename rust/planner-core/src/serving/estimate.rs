@@ -289,19 +289,25 @@ pub fn policy(
     let software = setting.software;
     let acceptance = acceptance.unwrap_or(software.acceptance);
     let apart = role != Role::Both;
+    let speculative_s = if engine.spec_tokens > 0 {
+        software.speculative_ttft_s
+    } else {
+        0.0
+    };
     Policy {
         block_tokens: engine.block_tokens,
         recv_interval: engine.recv_interval,
         decode_share: software.mixed_decode_share,
-        latency_s: if apart {
-            software.disaggregated_ttft_s
-        } else {
-            software.ttft_s
-        },
+        latency_s: speculative_s
+            + if apart {
+                software.disaggregated_ttft_s
+            } else {
+                software.ttft_s
+            },
         token_latency_s: software.ttft_per_token_s,
         tokens_per_step: tokens_per_step(acceptance, engine.spec_tokens),
         step_tokens: 1 + engine.spec_tokens,
-        attention_dp: engine.attention_dp,
+        attention_dp: arrivals_for_each(engine.attention_dp),
         dp_wait_steps: if setting.backend == Backend::Trtllm {
             DP_WAIT_STEPS
         } else {
@@ -314,6 +320,19 @@ pub fn policy(
             kv_tokens.max(0.0) as u64,
         )
     }
+}
+
+/// Arrivals until each of n ranks has one, on average: n·(1 + 1/2 + … + 1/n), since a request goes to
+/// the rank where one ended, whichever that is.
+///
+/// ```
+/// use planner_core::serving::estimate::arrivals_for_each;
+/// assert_eq!([1, 2, 4, 8].map(arrivals_for_each), [1, 3, 8, 22]);
+/// ```
+#[must_use]
+pub fn arrivals_for_each(ranks: u32) -> u32 {
+    let n = f64::from(ranks);
+    (1..=ranks).map(|i| n / f64::from(i)).sum::<f64>().round() as u32
 }
 
 /// Tokens that a verified draft gives on average, (1 − pⁿ⁺¹)/(1 − p).

@@ -26,6 +26,8 @@ pub struct Operators {
     pub choice: f64,
     /// Shared experts.
     pub shared: f64,
+    /// Widening of experts that the device only stores in 4 bits.
+    pub weight_only: f64,
     /// Cast of a GEMM group's input to block-scaled fp8.
     pub cast_fp8_block: f64,
     /// Cast of a GEMM group's input to fp4.
@@ -52,6 +54,8 @@ pub struct Hardware {
     pub kv_read: f64,
     /// Share of the tensor-core peak that decode GEMMs reach.
     pub gemm_rate: f64,
+    /// The same for experts, of which each sees few rows.
+    pub expert_rate: f64,
     /// Share of the bf16 peak that absorbed latent attention reaches in decode.
     pub latent_rate: f64,
     /// Share of the peak that the GEMMs of a prefill pass reach.
@@ -62,6 +66,8 @@ pub struct Hardware {
     pub prefill_attention_rate: f64,
     /// Rate of 4-bit multiplications over the share of 8-bit ones, prefill.
     pub prefill_4_bit: f64,
+    /// The same for experts.
+    pub prefill_expert_4_bit: f64,
     /// Share of the link peak that exchanges reach.
     pub link_rate: f64,
     /// Passes over a hidden vector that a token makes in a layer outside GEMMs, prefill.
@@ -70,6 +76,8 @@ pub struct Hardware {
     pub all_reduce_s: f64,
     /// Growth of that with each doubling of the ranks beyond one.
     pub latency_per_doubling: f64,
+    /// Squared coefficient of variation of the experts' popularity: with more, a batch wakes fewer.
+    pub popularity_spread: f64,
     /// Time per operator over that of the newest architecture.
     pub operator_ratio: f64,
     /// Operators of a layer.

@@ -59,6 +59,7 @@ const NO_OPERATORS: Operators = Operators {
     moe: 0.0,
     choice: 0.0,
     shared: 0.0,
+    weight_only: 0.0,
     cast_fp8_block: 0.0,
     cast_fp4: 0.0,
 };

@@ -370,5 +370,8 @@ impl Cut<'_> {
         if m.shared_intermediate > 0 {
             layer.operators += self.operators.shared;
         }
+        if self.precision.experts.bytes() < 1.0 && !self.native(self.precision.experts) {
+            layer.operators += self.operators.weight_only;
+        }
     }
 }

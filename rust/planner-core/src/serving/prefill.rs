@@ -159,9 +159,8 @@ impl Prefill {
             self.experts.push(ExpertGroup::new(
                 n,
                 experts,
-                context.expert_bytes_per_s(experts.dtype),
+                context,
                 context.prefill_expert_flops(experts.dtype),
-                context.imbalance,
             ));
         }
         if layer.mixer {
