@@ -101,6 +101,11 @@ def test_output_is_a_table(tmp_path: Path) -> None:
     assert len(frame) == 5
 
 
+def test_columns_are_those_of_a_deployment() -> None:
+    declared = answer("columns", "--workload", "serving")
+    assert [row["name"] for row in declared] == [name for name, _, _ in serving_columns()]
+
+
 def test_evaluate_prints_every_term() -> None:
     done = planner("evaluate", *ONE, "--tpot", "50ms")
     assert done.returncode == 0, done.stderr
