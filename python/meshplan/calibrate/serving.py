@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from meshplan.validate.serving_batch import Batch
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
+Whole = np.ndarray[Any, np.dtype[np.int64]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 SCALES = np.array([0.08, 0.2])
 """Relative errors of TPOT and TTFT from which a residual counts linearly rather than squared."""
@@ -89,13 +91,13 @@ class Problem:
         self.measured = np.array(measured) / 1e3
         wanted = [[_true(r, "score_tpot"), _true(r, "score_ttft")] for r in rows]
         self.counts = np.array(wanted) & ~np.isnan(self.measured)
-        self.only = np.flatnonzero(self.counts.any(axis=1))
+        self.only: Whole = np.flatnonzero(self.counts.any(axis=1)).astype(np.int64)
         self.cells = np.array([cell(job.row) for job in batch.recorded])
         self.moved = [self._moved(p) for p in self.parameters]
         self.priors = np.log([p.prior for p in self.parameters])
         self.stiffness = 1 / np.log([p.spread for p in self.parameters])
 
-    def _moved(self, parameter: ServingParameter) -> Array:
+    def _moved(self, parameter: ServingParameter) -> Whole:
         """Deployments that a parameter can move."""
         found = np.zeros(len(self.batch.recorded), dtype=bool)
         architectures = [
@@ -107,10 +109,10 @@ class Problem:
                 own = architectures[i] if kind == "hardware" else job.backend
                 if name in ("*", own) and _concerned(field, job.deployment):
                     found[i] = True
-        moved: Array = self.only[found[self.only]]
+        moved: Whole = self.only[found[self.only]]
         return moved
 
-    def weights(self, left_out: Array | None = None) -> Array:
+    def weights(self, left_out: Mask | None = None) -> Array:
         """Weight of each observation: none for rows left out, cells by n^0.65, 1 on average."""
         counted = self.counts if left_out is None else self.counts & ~left_out[:, None]
         found = np.zeros(counted.shape)
@@ -129,7 +131,7 @@ class Problem:
         """Values by name."""
         return {p.name: math.exp(t) for p, t in zip(self.parameters, theta, strict=True)}
 
-    def logs(self, theta: Array, rows: Array) -> Array:
+    def logs(self, theta: Array, rows: Whole) -> Array:
         """log(predicted / measured) of some deployments."""
         tables = serving_costs.tables(self.values(theta))
         frame = self.batch.predict(tables, rows.tolist())
@@ -138,7 +140,8 @@ class Problem:
         with np.errstate(divide="ignore", invalid="ignore"):
             found = np.log(predicted / self.measured[rows])
         found[~runs] = FAR
-        return np.nan_to_num(found, nan=FAR).clip(-FAR, FAR)
+        kept: Array = np.nan_to_num(found, nan=FAR).clip(-FAR, FAR)
+        return kept
 
     def all_logs(self, theta: Array) -> Array:
         """The same of every deployment that counts; 0 for the others."""
@@ -166,8 +169,8 @@ class Problem:
         """Gauss-Newton step."""
         logs, jacobian = fit
         matrix, gradient = self._normal(theta, logs, jacobian, weights)
-        step: Array = -np.linalg.solve(matrix, gradient)
-        return step.clip(-LONGEST, LONGEST)
+        step: Array = -np.linalg.solve(matrix, gradient).clip(-LONGEST, LONGEST)
+        return step
 
     def _normal(
         self, theta: Array, logs: Array, jacobian: Array, weights: Array
