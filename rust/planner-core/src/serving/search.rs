@@ -89,6 +89,13 @@ impl Job {
     }
 
     fn search(&self, options: &Options, control: &Control) -> Result<Found> {
+        let (kept, tally) = self.ranked(options, control)?;
+        verify::verify(self, kept, tally, options, control)
+    }
+
+    /// What the closed form ranks first. Settings that bounds skip are never better than these, so
+    /// the first of every list does not depend on [`Options::exhaustive`].
+    fn ranked(&self, options: &Options, control: &Control) -> Result<(Kept, Tally)> {
         let mut kept = Kept::new(options.top);
         let mut tally = Tally::default();
         for number in 0..self.kinds.len() {
@@ -101,7 +108,7 @@ impl Job {
                 tally = tally.merge(count);
             }
         }
-        verify::verify(self, kept, tally, options, control)
+        Ok((kept, tally))
     }
 
     fn aggregated(
