@@ -49,18 +49,19 @@ class KvSweep:
 
 @final
 class ServingJobs:
-    """A fixed list of deployments, predicted under clusters, hardware and software that vary."""
+    """A fixed list of deployments, predicted under clusters, hardware, software and routing that vary."""
 
     def __new__(cls, models: list[str], jobs: str) -> ServingJobs: ...
     def __len__(self) -> int: ...
     def problems(
-        self, clusters: list[str], hardware: list[str], software: list[str]
+        self, clusters: list[str], hardware: list[str], software: list[str], routing: str
     ) -> list[tuple[int, str]]: ...
     def predict(
         self,
         clusters: list[str],
         hardware: list[str],
         software: list[str],
+        routing: str,
         *,
         only: list[int] | None = None,
     ) -> Frame: ...

@@ -104,7 +104,11 @@ class Problem:
             serving_costs.ARCHITECTURES[architecture(job.device)] for job in self.batch.recorded
         ]
         for target in parameter.targets:
-            kind, name, field = target.split(".")[:3]
+            kind, name, *path = target.split(".")
+            if not path:
+                found[:] = True
+                continue
+            field = path[0]
             for i, job in enumerate(self.batch.recorded):
                 own = architectures[i] if kind == "hardware" else job.backend
                 if name in ("*", own) and _concerned(field, job.deployment):
@@ -300,11 +304,12 @@ def _true(row: Mapping[str, str], column: str) -> bool:
 HEAD = """\
 # Numbers of serving: what kernels reach on a GPU architecture, and what a backend adds.
 #
-# One table each. `targets` are fields of the core's Hardware (by architecture) and Software (by
-# backend); `*` stands for every one. `prior` and `spread` (a factor; 1: fixed) say what was believed
-# before the fit and why (`source`); `value` and `sigma` (of the logarithm, from the Gauss-Newton
-# covariance) what the measured deployments say; `rows` how many of them it moves by more than 1 %
-# when it moves by its spread. docs/serving-model.md has the equations.
+# One table each. `targets` are fields of the core's Hardware (by architecture), Software (by
+# backend) and Routing (a default that a measured routing overrides); `*` stands for every one.
+# `prior` and `spread` (a factor; 1: fixed) say what was believed before the fit and why (`source`);
+# `value` and `sigma` (of the logarithm, from the Gauss-Newton covariance) what the measured
+# deployments say; `rows` how many of them it moves by more than 1 % when it moves by its spread.
+# docs/serving-model.md has the equations.
 """
 
 

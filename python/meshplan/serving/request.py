@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from meshplan.errors import InputError
 from meshplan.specs.base import problem_at
 from meshplan.specs.serving import formats
-from meshplan.specs.serving_costs import hardware_json, software_json
+from meshplan.specs.serving_costs import hardware_json, routing_json, software_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,6 +51,7 @@ def request(plan: ServingPlan, model: ModelSpec, trace: dict[str, Any] | None = 
             "cluster": plan.cluster.canonical(),
             "hardware": json.loads(hardware_json(plan.cluster.device.architecture)),
             "software": {name: json.loads(software_json(name)) for name in plan.backend},
+            "routing": json.loads(routing_json()),
             "kinds": kinds,
             "gpus": plan.gpus,
             "load": plan.workload.load(),

@@ -1,7 +1,8 @@
-"""Numbers of serving: hardware by GPU architecture, software by backend.
+"""Numbers of serving: hardware by GPU architecture, software by backend, a default of routing.
 
 ``presets/serving.toml`` is the one place of a number. Each is a parameter with its targets, such as
-``hardware.blackwell.weight_read`` or ``software.vllm.operator_s``; ``*`` stands for all.
+``hardware.blackwell.weight_read``, ``software.vllm.operator_s`` or ``routing.popularity_spread``;
+``*`` stands for all.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def parameters() -> tuple[ServingParameter, ...]:
 
 
 def tables(values: Mapping[str, float] | None = None) -> dict[str, dict[str, Any]]:
-    """Hardware by architecture and software by backend, as the core reads them.
+    """Hardware by architecture, software by backend and routing, as the core reads them.
 
     Parameters
     ----------
@@ -95,12 +96,15 @@ def tables(values: Mapping[str, float] | None = None) -> dict[str, dict[str, Any
     tree: dict[str, dict[str, Any]] = {
         "hardware": {name: {} for name in MEASURED},
         "software": {name: {} for name in BACKENDS},
+        "routing": {},
     }
     for parameter in parameters():
         value = (values or {}).get(parameter.name, parameter.value)
         for target in parameter.targets:
             kind, name, *path = target.split(".")
-            for one in tree[kind] if name == "*" else (name,):
+            if not path:
+                tree[kind][name] = value
+            for one in (tree[kind] if name == "*" else (name,)) if path else ():
                 assign(tree[kind][one], path, value)
     return tree
 
@@ -144,3 +148,8 @@ def software_json(backend: str) -> str:
             hint=suggest(backend, list(BACKENDS)),
         )
     return json.dumps(_fitted()["software"][backend])
+
+
+def routing_json() -> str:
+    """How tokens choose experts where nothing was measured, as the core reads it."""
+    return json.dumps(_fitted()["routing"])

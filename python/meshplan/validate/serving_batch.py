@@ -113,8 +113,8 @@ class Batch:
             failed,
         )
 
-    def numbers(self, tables: Mapping[str, Any] | None = None) -> tuple[list[str], list[str]]:
-        """Canonical hardware and software that the jobs index.
+    def numbers(self, tables: Mapping[str, Any] | None = None) -> tuple[list[str], list[str], str]:
+        """Canonical hardware and software that the jobs index, and routing.
 
         Parameters
         ----------
@@ -125,11 +125,13 @@ class Batch:
             return (
                 [serving_costs.hardware_json(name) for name in self.architectures],
                 [serving_costs.software_json(name) for name in self.backends],
+                serving_costs.routing_json(),
             )
         measured = [serving_costs.ARCHITECTURES[name] for name in self.architectures]
         return (
             [json.dumps(tables["hardware"][name]) for name in measured],
             [json.dumps(tables["software"][name]) for name in self.backends],
+            json.dumps(tables["routing"]),
         )
 
     def predict(

@@ -14,6 +14,7 @@ use planner_core::serving::facts::Facts;
 use planner_core::serving::hardware::Hardware;
 use planner_core::serving::load::Load;
 use planner_core::serving::outcome::Limits;
+use planner_core::serving::routing::Routing;
 use planner_core::serving::rows::{Row, Rows};
 use planner_core::serving::rules::{Candidate, Check, RULES};
 use planner_core::serving::software::Software;
@@ -73,7 +74,7 @@ impl Job {
     }
 }
 
-/// A fixed list of deployments, predicted under clusters, hardware and software that vary.
+/// A fixed list of deployments, predicted under clusters, hardware, software and routing that vary.
 #[pyclass(frozen, module = "meshplan._core")]
 #[derive(Debug)]
 pub struct ServingJobs {
@@ -106,8 +107,9 @@ impl ServingJobs {
         clusters: Vec<String>,
         hardware: Vec<String>,
         software: Vec<String>,
+        routing: &str,
     ) -> PyResult<Vec<(usize, String)>> {
-        let lists = Lists::parse(&clusters, &hardware, &software)?;
+        let lists = Lists::parse(&clusters, &hardware, &software, routing)?;
         let all: Vec<usize> = (0..self.jobs.len()).collect();
         let found = self.run(py, &lists, &all, Mode::Mean)?;
         let wrong = found.into_iter().enumerate().filter_map(|(i, outcome)| {
@@ -121,16 +123,17 @@ impl ServingJobs {
     }
 
     /// Predict the jobs in `only` (all when `None`): one row each, in order.
-    #[pyo3(signature = (clusters, hardware, software, *, only = None))]
+    #[pyo3(signature = (clusters, hardware, software, routing, *, only = None))]
     fn predict(
         &self,
         py: Python<'_>,
         clusters: Vec<String>,
         hardware: Vec<String>,
         software: Vec<String>,
+        routing: &str,
         only: Option<Vec<usize>>,
     ) -> PyResult<Frame> {
-        let lists = Lists::parse(&clusters, &hardware, &software)?;
+        let lists = Lists::parse(&clusters, &hardware, &software, routing)?;
         let only = only.unwrap_or_else(|| (0..self.jobs.len()).collect());
         let mut rows = Rows::default();
         for estimate in self.run(py, &lists, &only, Mode::Tabulated)? {
@@ -183,7 +186,7 @@ impl ServingJobs {
                 hardware: &lists.hardware[job.hardware],
                 software: &lists.software[job.software],
                 backend: job.deployment.backend,
-                imbalance: 1.0,
+                routing: lists.routing,
             },
             deployment: &job.deployment,
             load: &job.load,
@@ -198,14 +201,21 @@ struct Lists {
     clusters: Vec<Cluster>,
     hardware: Vec<Hardware>,
     software: Vec<Software>,
+    routing: Routing,
 }
 
 impl Lists {
-    fn parse(clusters: &[String], hardware: &[String], software: &[String]) -> CoreResult<Self> {
+    fn parse(
+        clusters: &[String],
+        hardware: &[String],
+        software: &[String],
+        routing: &str,
+    ) -> CoreResult<Self> {
         Ok(Self {
             clusters: parse(clusters)?,
             hardware: parse(hardware)?,
             software: parse(software)?,
+            routing: serde_json::from_str(routing)?,
         })
     }
 }

@@ -8,6 +8,7 @@ use planner_core::serving::estimate::{Mode, Question, Space, answer};
 use planner_core::serving::hardware::Hardware;
 use planner_core::serving::load::Load;
 use planner_core::serving::outcome::{Limits, request_table};
+use planner_core::serving::routing::Routing;
 use planner_core::serving::software::Software;
 use pyo3::prelude::*;
 use serde::Deserialize;
@@ -26,7 +27,7 @@ struct Job {
     load: Load,
     limits: Option<Limits>,
     mode: Mode,
-    imbalance: f64,
+    routing: Routing,
 }
 
 /// The estimate of a job as JSON, and the table of its requests (empty where none was played).
@@ -41,7 +42,7 @@ pub fn serving_estimate(py: Python<'_>, job: &str) -> PyResult<(String, Frame)> 
                 hardware: &job.hardware,
                 software: &job.software,
                 backend: job.deployment.backend,
-                imbalance: job.imbalance,
+                routing: job.routing,
             },
             deployment: &job.deployment,
             load: &job.load,

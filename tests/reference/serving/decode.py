@@ -54,13 +54,13 @@ def hottest(e: Experts, side: Side, tokens: float) -> tuple[float, float]:
     Popularities of experts are gamma distributed around their mean; without spread, an expert
     sleeps through n tokens with probability (1 − k/E)ⁿ.
     """
-    ranks, spread = side.engine["ep"], side.hardware["popularity_spread"]
+    ranks, spread = side.engine["ep"], side.job["routing"]["popularity_spread"]
     z = largest_normal(ranks)
     met = -tokens * math.log(1 - min(e.top_k / e.all, 1 - 1e-12))
     asleep = (1 + spread * met) ** (-1 / spread) if spread > 1e-6 else math.exp(-met)
     awake = e.local * (1 - asleep)
     awake += z * math.sqrt(max(awake * (1 - awake / e.local), 0))
-    rows = tokens * e.top_k / ranks * side.job["imbalance"]
+    rows = tokens * e.top_k / ranks * side.job["routing"]["imbalance"]
     rows += z * math.sqrt(rows * (1 - 1 / ranks))
     return min(awake, e.local), rows
 

@@ -22,8 +22,6 @@ def hardware(names: Json) -> st.SearchStrategy[Json]:
             drawn[name] = share(1e-6, 2e-5)
         elif name == "elementwise_passes":
             drawn[name] = share(0, 20)
-        elif name == "popularity_spread":
-            drawn[name] = one_of(0.0, 0.3, 2.0)
         else:
             drawn[name] = share(0.1, 1.5)
     return st.fixed_dictionaries(drawn)
@@ -130,7 +128,10 @@ def jobs(
         "load": draw(loads()),
         "limits": None,
         "mode": draw(one_of("replay", "mean")),
-        "imbalance": draw(one_of(1.0, 1.3)),
+        "routing": {
+            "popularity_spread": draw(one_of(0.0, 0.3, 2.0)),
+            "imbalance": draw(one_of(1.0, 1.3)),
+        },
     }
 
 

@@ -173,6 +173,29 @@ impl Routing {
         }
     }
 
+    /// Squared coefficient of variation of the experts' shares: 0 uniform, 1/α of a Dirichlet, else
+    /// the mean over the layers or placements of [`Routing::shares`].
+    ///
+    /// ```
+    /// use planner_core::moe::Routing;
+    /// assert_eq!(Routing::Uniform.squared_variation(64, 8), 0.0);
+    /// assert_eq!(Routing::Dirichlet { alpha: 4.0 }.squared_variation(64, 8), 0.25);
+    /// ```
+    #[must_use]
+    pub fn squared_variation(&self, experts: u32, top_k: u32) -> f64 {
+        match self {
+            Self::Uniform => 0.0,
+            Self::Dirichlet { alpha } => 1.0 / alpha,
+            Self::Biased { left, of } => left * left * of.squared_variation(experts, top_k),
+            _ => {
+                let rows = self.shares(experts, top_k);
+                let e = f64::from(experts);
+                let squares = rows.iter().flatten().map(|s| (s * e - 1.0).powi(2));
+                squares.sum::<f64>() / (rows.len() as f64 * e)
+            }
+        }
+    }
+
     /// Typical share vectors, one per layer or placement: what the closed forms of the models
     /// without an algebra of their own average over. Shares sum to 1, none above 1/k.
     #[must_use]

@@ -5,6 +5,7 @@ use super::deployment::{Backend, Engine, Precision};
 use super::hardware::Hardware;
 use super::operators::{Cut, Layer, Matrices};
 use super::prefill::{self, Prefill};
+use super::routing::Routing;
 use super::software::Software;
 use super::steps::{Pass, StepTimes};
 use crate::cluster::Cluster;
@@ -38,8 +39,8 @@ pub struct Setting<'a> {
     pub software: &'a Software,
     /// The backend.
     pub backend: Backend,
-    /// Rows of the hottest expert rank over the mean (1: uniform routing).
-    pub imbalance: f64,
+    /// How tokens choose experts.
+    pub routing: Routing,
 }
 
 /// A setting with a layout: rates that formulas ask for.
@@ -55,8 +56,8 @@ pub struct Context<'a> {
     pub software: &'a Software,
     /// Layout and flags.
     pub engine: &'a Engine,
-    /// Rows of the hottest expert rank over the mean.
-    pub imbalance: f64,
+    /// How tokens choose experts.
+    pub routing: Routing,
     /// bf16 peak, FLOP/s.
     bf16: Rates,
     /// Rate of a prefill-only engine over that of a mixed one.
@@ -221,7 +222,7 @@ impl Costs {
             hardware: setting.hardware,
             software,
             engine,
-            imbalance: setting.imbalance.max(1.0),
+            routing: setting.routing,
             bf16: Rates::of(&setting.cluster.device, Dtype::Bf16)?,
             prefill_ratio: software.prefill_rate * apart,
         };

@@ -187,8 +187,8 @@ impl ExpertGroup {
             row_s: n * 2.0 * e.elements / flops,
             local: e.local,
             rate: -(-(e.top_k / e.all).min(1.0 - 1e-12)).ln_1p(),
-            spread: context.hardware.popularity_spread,
-            rows_per_token: e.top_k / e.ranks * context.imbalance,
+            spread: context.routing.popularity_spread,
+            rows_per_token: e.top_k / e.ranks * context.routing.imbalance,
             elsewhere: 1.0 - 1.0 / e.ranks,
             largest: normal_max(e.ranks as u32),
         }

@@ -17,6 +17,7 @@ use super::load::{Arrivals, Load};
 use super::memory;
 use super::outcome::{Limits, Outcome, Scratch, Share};
 use super::prefill;
+use super::routing::Routing;
 use super::software::Software;
 use super::steps::{Pass, StepTimes};
 use crate::cluster::Cluster;
@@ -109,6 +110,7 @@ pub fn estimate(
     cluster: &Cluster,
     hardware: &Hardware,
     software: &Software,
+    routing: Routing,
     deployment: &Deployment,
     load: &Load,
 ) -> Result<Estimate> {
@@ -118,7 +120,7 @@ pub fn estimate(
         hardware,
         software,
         backend: deployment.backend,
-        imbalance: 1.0,
+        routing,
     };
     let question = Question {
         setting,
@@ -136,6 +138,7 @@ pub fn estimate(
 /// As [`estimate`].
 pub fn answer(q: &Question<'_>, space: &mut Space) -> Result<Estimate> {
     requests::check(q.load)?;
+    q.setting.routing.check()?;
     let lengths = Lengths::of(q.load);
     let split = q.deployment.prefill.as_ref();
     let role = if split.is_some() {

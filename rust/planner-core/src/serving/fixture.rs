@@ -3,6 +3,7 @@
 use super::costs::{Costs, Role, Setting};
 use super::deployment::{Backend, Engine, Precision};
 use super::hardware::{Hardware, Operators};
+use super::routing::Routing;
 use super::software::Software;
 use crate::cluster::{Cluster, Device, DeviceTraining, Fabric, ScaleOut, ScaleUp};
 use crate::model::tests::{attention, model, only};
@@ -30,7 +31,6 @@ pub(crate) const HARDWARE: Hardware = Hardware {
     elementwise_passes: 10.0,
     all_reduce_s: 5e-6,
     latency_per_doubling: 0.15,
-    popularity_spread: 0.0,
     operator_ratio: 1.0,
     operators: Operators {
         attention: 10.0,
@@ -224,7 +224,7 @@ pub(crate) fn costs(model: &Model, engine: &Engine) -> Costs {
         hardware: &HARDWARE,
         software: &SOFTWARE,
         backend: Backend::Vllm,
-        imbalance: 1.0,
+        routing: Routing::UNIFORM,
     };
     Costs::new(&setting, &FP8, engine, Role::Both).unwrap()
 }

@@ -76,8 +76,6 @@ pub struct Hardware {
     pub all_reduce_s: f64,
     /// Growth of that with each doubling of the ranks beyond one.
     pub latency_per_doubling: f64,
-    /// Squared coefficient of variation of the experts' popularity: with more, a batch wakes fewer.
-    pub popularity_spread: f64,
     /// Time per operator over that of the newest architecture.
     pub operator_ratio: f64,
     /// Operators of a layer.

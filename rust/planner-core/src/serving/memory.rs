@@ -257,6 +257,7 @@ fn activations(
 mod tests {
     use super::*;
     use crate::serving::fixture::{FP8, HARDWARE, SOFTWARE, cluster, dense, engine, latent_moe};
+    use crate::serving::routing::Routing;
 
     fn room(model: &Model, backend: Backend, engine: &Engine, tokens: f64) -> Terms {
         let cluster = cluster();
@@ -266,7 +267,7 @@ mod tests {
             hardware: &HARDWARE,
             software: &SOFTWARE,
             backend,
-            imbalance: 1.0,
+            routing: Routing::UNIFORM,
         };
         terms(&setting, &FP8, engine, Role::Both, tokens)
     }

@@ -19,7 +19,7 @@
 //! | [`operators`] | what a GPU reads, multiplies and launches for a layer |
 //! | [`decode`], [`prefill`], [`exchange`] | the formulas |
 //! | [`memory`] | where memory goes, and the tokens that an engine keeps |
-//! | [`hardware`], [`software`] | their numbers: of a GPU architecture, of a backend |
+//! | [`hardware`], [`software`], [`routing`] | their numbers: of a GPU architecture, of a backend, of how tokens choose experts |
 //!
 //! One definition throughout: **TTFT** is first token − arrival; **TPOT** is (last token − first
 //! token) / (output tokens − 1), so it holds every stall by other requests' prefills.
@@ -42,6 +42,7 @@ pub mod operators;
 pub mod outcome;
 pub mod prefill;
 pub mod recorded;
+pub mod routing;
 pub mod rows;
 pub mod rules;
 pub mod search;

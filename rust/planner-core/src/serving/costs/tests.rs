@@ -105,7 +105,7 @@ fn a_layout_that_does_not_multiply_out_is_named() {
         hardware: &HARDWARE,
         software: &SOFTWARE,
         backend: Backend::Vllm,
-        imbalance: 1.0,
+        routing: super::super::routing::Routing::UNIFORM,
     };
     let wrong = Engine { ep: 4, ..engine(8) };
     let error = super::Costs::new(&setting, &FP8, &wrong, super::Role::Both).unwrap_err();

@@ -32,7 +32,7 @@ fn ask(model: &Model, deployment: &Deployment, load: &Load, mode: Mode) -> Estim
         hardware: &HARDWARE,
         software: &SOFTWARE,
         backend: deployment.backend,
-        imbalance: 1.0,
+        routing: Routing::UNIFORM,
     };
     let question = Question {
         setting,

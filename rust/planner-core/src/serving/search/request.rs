@@ -17,6 +17,7 @@ use crate::serving::hardware::Hardware;
 use crate::serving::load::{Arrivals, Load};
 use crate::serving::memory;
 use crate::serving::recorded::Source;
+use crate::serving::routing::Routing;
 use crate::serving::software::Software;
 use crate::serving::space::copies::Copies;
 use crate::serving::space::{Axes, Defaults, Kind, Mode, Space, axes};
@@ -133,6 +134,8 @@ pub struct Request {
     pub hardware: Hardware,
     /// Numbers of every backend.
     pub software: BTreeMap<Backend, Software>,
+    /// How tokens choose experts.
+    pub routing: Routing,
     /// Backends and formats.
     pub kinds: Vec<KindSpec>,
     /// GPUs that may be used.
@@ -158,6 +161,7 @@ pub struct Job {
     pub cluster: Cluster,
     hardware: Hardware,
     software: BTreeMap<Backend, Software>,
+    routing: Routing,
     /// Backends, formats, defaults.
     pub kinds: Vec<Kind>,
     /// Rules and axes.
@@ -183,6 +187,7 @@ impl Request {
     /// When an input makes no sense.
     pub fn job(mut self) -> Result<Job> {
         self.model.validate()?;
+        self.routing.check()?;
         let recorded = match (&self.recorded, &mut self.load.arrivals) {
             (Some(source), Arrivals::Trace { requests }) => {
                 let read = source.read()?;
@@ -227,6 +232,7 @@ impl Request {
             cluster: self.cluster,
             hardware: self.hardware,
             software: self.software,
+            routing: self.routing,
             copies,
             modes,
             traffic,
@@ -266,7 +272,7 @@ impl Job {
             hardware: &self.hardware,
             software: self.software(kind.backend),
             backend: kind.backend,
-            imbalance: 1.0,
+            routing: self.routing,
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::model::Model;
 use crate::serving::deployment::Backend;
 use crate::serving::fixture::{FP8, HARDWARE, SOFTWARE, cluster, dense, latent_moe};
 use crate::serving::load::{Arrivals, Lengths, Load};
+use crate::serving::routing::Routing;
 use crate::serving::space::{Axes, Defaults, EngineAxes};
 
 fn load(arrivals: Arrivals) -> Load {
@@ -30,6 +31,7 @@ fn request(model: Model, backend: Backend, gpus: u32) -> Request {
         cluster: cluster(),
         hardware: HARDWARE,
         software: [(backend, SOFTWARE)].into(),
+        routing: Routing::UNIFORM,
         kinds: vec![KindSpec {
             backend,
             precision: FP8,
