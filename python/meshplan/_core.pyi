@@ -110,6 +110,14 @@ def serving_sweep(
 ) -> tuple[str, Frame, Frame, Frame]:
     """Account as JSON, the best deployments, the front, and the best under each objective."""
 
+@final
+class ServingRows:
+    """Every deployment of a job that runs, in closed form, as frames of some ten thousand rows."""
+
+    def __new__(cls, request: str, *, threads: int = 0) -> ServingRows: ...
+    def __iter__(self) -> ServingRows: ...
+    def __next__(self) -> Frame: ...
+
 def serving_explain(request: str) -> tuple[str, Frame]:
     """Row of the one deployment of a job as JSON, and its requests as played."""
 

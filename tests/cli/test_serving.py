@@ -92,13 +92,40 @@ def test_a_rate_takes_the_fewest_gpus() -> None:
     assert found["best"]["concurrency"] == 0
 
 
-def test_output_is_a_table(tmp_path: Path) -> None:
-    file = tmp_path / "top.parquet"
-    done = planner("sweep", *JOB, "--mode", "agg", "--top", "5", "--output", str(file))
+@pytest.mark.parametrize("given", [(), ("--rate", "4/s"), ("--concurrency", "48")])
+def test_output_holds_every_deployment_that_runs(tmp_path: Path, given: tuple[str, ...]) -> None:
+    file = tmp_path / "all.parquet"
+    limits = ("--ttft", "2s", "--tpot", "30ms", "--max-batch", "8,64")
+    done = planner("sweep", *JOB, *limits, *given, "--json", "--output", str(file))
     assert done.returncode == 0, done.stderr
+    assert "in closed form" in done.stderr
     frame = pl.read_parquet(file)
     assert [name for name, _, _ in serving_columns()] == frame.columns
-    assert len(frame) == 5
+    assert set(frame["mode"].unique()) == {"agg", "disagg"}
+    assert "ok" in set(frame["status"].unique()) and frame["status"].n_unique() > 1
+    # The best that the replay confirms is among them, and its closed form is near.
+    best = json.loads(done.stdout)["best"]
+    axes = [
+        n for n in frame.columns[:29] if frame[n].dtype == pl.UInt32 or n in ("backend", "mode")
+    ]
+    same = frame.filter([pl.col(name) == best[name] for name in axes if name != "gpus"])
+    assert len(same) == 1
+    assert same["tokens_per_s"][0] == pytest.approx(best["tokens_per_s"], rel=0.25)
+    assert same["step_s"][0] == pytest.approx(sum(same[n][0] for n in terms(frame, "step_")))
+    assert frame["ttft_p99_s"].is_nan().all()
+
+
+def terms(frame: pl.DataFrame, prefix: str) -> list[str]:
+    return [n for n in frame.columns if n.startswith(prefix) and n != f"{prefix}s"]
+
+
+def test_output_of_nothing_that_runs_has_its_columns(tmp_path: Path) -> None:
+    file = tmp_path / "none.csv"
+    job = ("--workload", "serving", "--gpus", "1", "--model", "deepseek-v3", "--cluster", "h200")
+    lengths = ("--isl", "1024", "--osl", "256", "--backend", "vllm")
+    done = planner("sweep", *job, *lengths, "--output", str(file))
+    assert done.returncode == 1
+    assert pl.read_csv(file).columns == [name for name, _, _ in serving_columns()]
 
 
 def test_columns_are_those_of_a_deployment() -> None:

@@ -96,7 +96,7 @@ JSON = Flag("--json", (), "Print one JSON object.", switch=True, panel=_OUTPUT)
 
 SEARCH = (
     Flag("--top", ("top",), "Best layouts to print (10).", "K", panel=_OUTPUT),
-    Flag("--output", ("output",), "Write every layout: .parquet, .csv, .arrow.", "FILE",
+    Flag("--output", ("output",), "Write all that run: .parquet, .csv, .arrow.", "FILE",
          panel=_OUTPUT),
     JSON,
     Flag("--threads", ("threads",), "Threads (one per core).", "N", panel=_OUTPUT),

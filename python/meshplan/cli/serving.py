@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from meshplan.specs.serving_plan import ServingPlan
 
 
+SAID = (
+    "every engine that runs at every setting; of numbers of engines, and of prefill engines beside "
+    "a decode engine, those that no other beats"
+)
+"""Which deployments a file of a search holds."""
+
+
 def asked(given: Given) -> bool:
     """Whether flags describe a serving job; flags of the other workload are refused.
 
@@ -65,8 +72,9 @@ def sweep(given: Given, bar: Callable[[], Any]) -> None:
     with bar() as progress:
         result = search.run(plan, model, progress=progress)
     if plan.output:
-        rows = write(iter([result.frames["top"]]), plan.output)
-        print(f"wrote {rows:,} deployments to {plan.output}", file=sys.stderr)
+        rows = write(result.batches(), plan.output)
+        said = f"wrote {rows:,} deployments to {plan.output}, in closed form"
+        print(f"{said}: {SAID}", file=sys.stderr)
     if "json" in given:
         print(json.dumps(result.to_dict(), indent=2))
     else:

@@ -6,15 +6,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from meshplan.errors import Infeasible
+from meshplan.errors import Infeasible, InputError
 from meshplan.specs.serving import DEFINITION
 
 if TYPE_CHECKING:
     import polars as pl
 
     from meshplan._core import Frame
+    from meshplan.hf import ModelSpec
     from meshplan.result import Proof
     from meshplan.specs.serving_plan import ServingPlan
+
+
+MAX_ROWS = 5_000_000
+"""Most rows that `ServingResult.frame` holds in memory, some 4 GB."""
 
 
 class Deployment(Mapping[str, Any]):
@@ -79,8 +84,8 @@ class ServingResult:
     ----------
     plan
         The job, checked.
-    model
-        Name of the model.
+    model, spec
+        Name of the model, and the model as it was read.
     proof
         The account of the space.
     replayed
@@ -97,6 +102,7 @@ class ServingResult:
 
     plan: ServingPlan
     model: str
+    spec: ModelSpec = field(repr=False)
     proof: Proof
     replayed: int
     elapsed_s: float
@@ -116,6 +122,54 @@ class ServingResult:
         All keep the limit on TTFT; TPOT is the axis itself.
         """
         return self._frame("pareto")
+
+    @property
+    def frame(self) -> pl.DataFrame:
+        """Every deployment that runs, in closed form and in the order of the space.
+
+        It is computed when asked for, and not kept. `batches` gives the same a part at a time, and
+        says which deployments these are.
+
+        Raises
+        ------
+        InputError
+            When there are more than `MAX_ROWS` of them.
+        """
+        import polars as pl
+
+        parts: list[pl.DataFrame] = []
+        for batch in self.batches():
+            parts.append(pl.DataFrame(batch))
+            if sum(part.height for part in parts) > MAX_ROWS:
+                raise InputError(
+                    f"has more than the {MAX_ROWS:,} deployments a frame may hold",
+                    field="frame",
+                    hint="bound the space, take result.batches(), or write a file",
+                )
+        return pl.concat(parts, rechunk=False)
+
+    def batches(self) -> Iterator[Frame]:
+        """Every deployment that runs in closed form, some rows at a time, as Arrow streams.
+
+        These are the deployments that an exhaustive search looks at: engines that obey the rules
+        and fit, at every setting of their flags, whether or not they keep the limits. Where the
+        search chooses the clients, the largest number of engines stands for all. Prefill and decode
+        engines are matched by rate; of prefill engines of as many GPUs, those stand for all that no
+        other beats. Times are means; what only a replay tells (percentiles, goodput, queues) is NaN.
+
+        Where nothing runs, one part without rows: a file of it still has its columns.
+        """
+        import meshplan._core as _core
+        from meshplan.serving import request
+
+        empty = True
+        with request.recorded(self.plan) as trace:
+            asked = request.request(self.plan, self.spec, trace)
+            for batch in _core.ServingRows(asked, threads=self.plan.threads):
+                empty = False
+                yield batch
+        if empty:
+            yield self.frames["top"]
 
     @property
     def best(self) -> Deployment:

@@ -51,6 +51,7 @@ def run(plan: ServingPlan, model: ModelSpec, *, progress: Progress | None = None
     return ServingResult(
         plan=plan,
         model=model.name,
+        spec=model,
         proof=Proof(
             total=account["total"],
             evaluated=account["evaluated"],

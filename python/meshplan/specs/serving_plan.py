@@ -58,7 +58,7 @@ class ServingPlan(Spec):
     exhaustive: Switch = False
     """Skip nothing by bounds."""
     output: str | None = None
-    """File for the deployments that were kept: ``.parquet``, ``.csv`` or ``.arrow``."""
+    """File for every deployment that runs, in closed form: ``.parquet``, ``.csv`` or ``.arrow``."""
 
     _origins: dict[Path, str] = PrivateAttr(default_factory=dict)
 

@@ -60,7 +60,7 @@ mod _core {
     use crate::serving_estimate::serving_estimate;
 
     #[pymodule_export]
-    use crate::serving_sweep::{serving_columns, serving_explain, serving_sweep};
+    use crate::serving_sweep::{ServingRows, serving_columns, serving_explain, serving_sweep};
 
     #[pymodule_export]
     use crate::moe::{

@@ -1,5 +1,8 @@
 //! Serving deployments: a request in, the account as JSON and rows as frames out.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
+use planner_core::serving::search::listing::Tables;
 use planner_core::serving::search::row::COLUMNS;
 use planner_core::serving::search::{Options, Request};
 use planner_core::sweep::control::Control;
@@ -49,6 +52,46 @@ pub fn serving_sweep(
         Frame::new(front)?,
         Frame::new(best)?,
     ))
+}
+
+/// Every deployment of a job that runs, in closed form, as an iterator of frames of some ten thousand
+/// rows.
+#[pyclass(frozen, module = "meshplan._core")]
+#[derive(Debug)]
+pub struct ServingRows {
+    tables: Mutex<Tables>,
+    control: Control,
+}
+
+#[pymethods]
+impl ServingRows {
+    #[new]
+    #[pyo3(signature = (request, *, threads = 0))]
+    fn new(py: Python<'_>, request: &str, threads: usize) -> PyResult<Self> {
+        let control = Control::default();
+        let read = || {
+            let request: Request = serde_json::from_str(request)?;
+            Ok(Tables::new(Arc::new(request.job()?), threads)?)
+        };
+        let tables = watch(py, &control, |_| Ok(()), read)?;
+        Ok(Self {
+            tables: Mutex::new(tables),
+            control,
+        })
+    }
+
+    fn __iter__(this: Py<Self>) -> Py<Self> {
+        this
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Frame>> {
+        let next = || {
+            let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+            Ok(tables.next(&self.control)?)
+        };
+        let table = watch(py, &self.control, |_| Ok(()), next)?;
+        table.map(Frame::new).transpose()
+    }
 }
 
 /// Estimate the one deployment that a job pins down: its row (JSON), and its requests as played.

@@ -9,6 +9,7 @@
 //! | [`kept`] | the best of every layout, and the front of throughput and speed |
 //! | `verify` | the best and the front replayed request by request |
 //! | [`row`] | a deployment and its replay as columns |
+//! | [`listing`] | every deployment that runs as a table, in bounded memory |
 //! | [`account`] | what became of every deployment of the space |
 //!
 //! Costs of prefill engines and of decode engines do not depend on each other; only their rates
@@ -20,6 +21,7 @@ mod agg;
 mod bound;
 mod costed;
 pub mod kept;
+pub mod listing;
 pub mod one;
 pub mod request;
 pub mod row;

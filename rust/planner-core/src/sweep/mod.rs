@@ -204,7 +204,7 @@ pub(crate) fn with_pool<T: Send>(threads: usize, work: impl FnOnce() -> T + Send
     Ok(pool(threads)?.install(work))
 }
 
-fn pool(threads: usize) -> Result<rayon::ThreadPool> {
+pub(crate) fn pool(threads: usize) -> Result<rayon::ThreadPool> {
     let threads = match threads {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         n => n,

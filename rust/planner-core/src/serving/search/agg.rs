@@ -7,7 +7,7 @@ use super::costed::{Costed, Ready, SideOf};
 use super::kept::{DEPTH, Kept, Point, density};
 use super::request::Job;
 use super::traffic::Demand;
-use crate::serving::closed::Arrivals;
+use crate::serving::closed::{Arrivals, Steady};
 use crate::serving::deployment::{Engine, Pool};
 use crate::serving::engine::policy::Policy;
 use crate::serving::space::{Side, Status};
@@ -16,7 +16,7 @@ use crate::serving::steps::StepTimes;
 /// One layout under one token budget and block: its slots are gone through in ascending order.
 struct Column<'a> {
     job: &'a Job,
-    side: &'a SideOf<'a>,
+    side: &'a SideOf,
     costed: &'a Costed,
     /// Numbers of workers, ascending.
     workers: &'a [u32],
@@ -26,15 +26,44 @@ struct Column<'a> {
 }
 
 /// An engine with its flags, ready to run.
-struct Running<'a> {
-    engine: &'a Engine,
-    policy: &'a Policy,
-    kv_tokens: f64,
+pub(super) struct Running<'a> {
+    pub engine: &'a Engine,
+    pub policy: &'a Policy,
+    pub kv_tokens: f64,
+}
+
+/// Every deployment of one setting in closed form, by number of engines. Where the search chooses
+/// the clients, the largest number stands for all, as in the search.
+pub(super) fn every(
+    job: &Job,
+    side: &SideOf,
+    costed: &Costed,
+    run: &Running<'_>,
+    each: &mut dyn FnMut(&Point, &Steady),
+) {
+    let workers = job.copies.single(costed.engine.gpus());
+    let column = Column {
+        job,
+        side,
+        costed,
+        workers: &workers,
+        exhaustive: true,
+        served: workers.len(),
+    };
+    if let (Demand::Chosen, Some(&most)) = (job.traffic.demand, workers.last()) {
+        let (point, steady) = column.filled(run, most, column.held(run));
+        each(&point, &steady);
+        return;
+    }
+    for at in 0..workers.len() {
+        let (point, steady) = column.shared(run, at);
+        each(&point, &steady);
+    }
 }
 
 pub(super) fn layout(
     job: &Job,
-    side: &SideOf<'_>,
+    side: &SideOf,
     costed: &Costed,
     options: &Options,
     bar: &Bar<'_>,
@@ -127,27 +156,31 @@ impl Column<'_> {
         let Some(&workers) = self.workers.last() else {
             return;
         };
-        let waste = run.policy.waste_tokens();
-        let held = (run.kv_tokens / (self.job.traffic.tokens() + waste))
-            .floor()
-            .max(1.0);
-        let clients = f64::from(run.engine.max_batch).min(held);
+        let held = self.held(run);
         if f64::from(run.engine.max_batch) >= held && !self.exhaustive {
             self.served = 0; // more slots stay empty
         }
-        let point = self.point(
-            run,
-            workers,
-            Arrivals::Clients(clients),
-            clients * f64::from(workers),
-        );
-        let status = self.judge(&point.0, point.1, kept, tally);
+        let (point, steady) = self.filled(run, workers, held);
+        let status = self.judge(&point, steady.saturated, kept, tally);
         if status == Status::Ok {
             tally.evaluated += 1;
             tally.pruned += all - 1;
         } else {
             tally.lacks(status, all);
         }
+    }
+
+    /// Requests that the cache holds.
+    fn held(&self, run: &Running<'_>) -> f64 {
+        let each = self.job.traffic.tokens() + run.policy.waste_tokens();
+        (run.kv_tokens / each).floor().max(1.0)
+    }
+
+    /// Engines with as many clients as slots and cache hold.
+    fn filled(&self, run: &Running<'_>, workers: u32, held: f64) -> (Point, Steady) {
+        let clients = f64::from(run.engine.max_batch).min(held);
+        let all = clients * f64::from(workers);
+        self.point(run, workers, Arrivals::Clients(clients), all)
     }
 
     /// Given clients or a given rate, shared by the engines: more engines are never slower, so the
@@ -171,16 +204,16 @@ impl Column<'_> {
         }
         if low > 0 {
             let at = low - 1;
-            let (point, saturated) = self.shared(run, at);
-            let status = self.judge(&point, saturated, kept, tally);
+            let (point, steady) = self.shared(run, at);
+            let status = self.judge(&point, steady.saturated, kept, tally);
             why = if status == Status::Ok { why } else { status };
             tally.lacks(why, low as u128);
         }
         let last = self.fastest_s(run);
         let mut free = end;
         for at in low..end {
-            let (point, saturated) = self.shared(run, at);
-            if !saturated {
+            let (point, steady) = self.shared(run, at);
+            if !steady.saturated {
                 free = free.min(at);
             }
             let dense = density(self.job, point.tokens_per_s, point.gpus());
@@ -188,7 +221,7 @@ impl Column<'_> {
                 tally.pruned += (end - at) as u128;
                 break;
             }
-            match self.judge(&point, saturated, kept, tally) {
+            match self.judge(&point, steady.saturated, kept, tally) {
                 Status::Ok => tally.evaluated += 1,
                 status => tally.lacks(status, 1),
             }
@@ -207,14 +240,14 @@ impl Column<'_> {
 
     /// Why the engines of a place in the list do not keep up or keep the limits.
     fn fails(&self, run: &Running<'_>, at: usize) -> Option<Status> {
-        let (point, saturated) = self.shared(run, at);
-        match status(self.job, &point, saturated) {
+        let (point, steady) = self.shared(run, at);
+        match status(self.job, &point, steady.saturated) {
             Status::Ok => None,
             other => Some(other),
         }
     }
 
-    fn shared(&self, run: &Running<'_>, at: usize) -> (Point, bool) {
+    fn shared(&self, run: &Running<'_>, at: usize) -> (Point, Steady) {
         let workers = self.workers[at];
         match self.job.traffic.demand {
             Demand::Clients(clients) => {
@@ -229,8 +262,14 @@ impl Column<'_> {
         }
     }
 
-    /// Closed form of so many engines; whether more is asked than they give.
-    fn point(&self, run: &Running<'_>, workers: u32, own: Arrivals, clients: f64) -> (Point, bool) {
+    /// Closed form of so many engines, and of one of them.
+    fn point(
+        &self,
+        run: &Running<'_>,
+        workers: u32,
+        own: Arrivals,
+        clients: f64,
+    ) -> (Point, Steady) {
         let job = self.job;
         let mean = job.traffic.mean(own, run.kv_tokens * f64::from(workers));
         let steady = self.costed.steady(run.policy, &mean);
@@ -255,7 +294,7 @@ impl Column<'_> {
             overshoot: 0.0,
         };
         point.overshoot = overshoot(job, &point);
-        (point, steady.saturated)
+        (point, steady)
     }
 
     fn judge(&self, point: &Point, saturated: bool, kept: &mut Kept, tally: &mut Tally) -> Status {

@@ -25,8 +25,9 @@ pub(crate) struct Costed {
 }
 
 /// Engines of one kind and side.
-pub(crate) struct SideOf<'a> {
-    pub kind: &'a Kind,
+#[derive(Debug)]
+pub(crate) struct SideOf {
+    pub kind: Kind,
     pub number: usize,
     pub side: Side,
     pub engines: Engines,
@@ -34,12 +35,7 @@ pub(crate) struct SideOf<'a> {
     lists: Lists,
 }
 
-pub(crate) fn work_out<'a>(
-    job: &'a Job,
-    number: usize,
-    side: Side,
-    control: &Control,
-) -> Result<SideOf<'a>> {
+pub(crate) fn work_out(job: &Job, number: usize, side: Side, control: &Control) -> Result<SideOf> {
     let kind = &job.kinds[number];
     let engines = job.space.engines(kind, side)?;
     control.advance(0)?;
@@ -58,7 +54,7 @@ pub(crate) fn work_out<'a>(
         .collect::<Result<Vec<_>>>()?;
     control.advance(0)?;
     Ok(SideOf {
-        kind,
+        kind: *kind,
         number,
         side,
         engines,
@@ -75,6 +71,16 @@ pub(crate) struct Cache {
     many: memory::Terms,
 }
 
+impl Cache {
+    /// The cache of one setting alone.
+    pub const fn one(found: memory::Terms) -> Self {
+        Self {
+            few: found,
+            many: found,
+        }
+    }
+}
+
 /// An engine with all its flags, or why it does not run.
 pub(crate) enum Ready {
     /// Its scheduling, and the tokens that its cache holds.
@@ -85,7 +91,7 @@ pub(crate) enum Ready {
     Lacks(Status),
 }
 
-impl SideOf<'_> {
+impl SideOf {
     /// Settings of flags of a layout.
     pub fn flags(&self, engine: &Engine) -> Flags {
         self.lists.flags(engine)
@@ -95,7 +101,7 @@ impl SideOf<'_> {
     pub fn memory(&self, job: &Job, engine: &Engine) -> memory::Terms {
         let (tokens, role) = (job.traffic.tokens(), self.side.role());
         memory::terms(
-            &job.setting(self.kind),
+            &job.setting(&self.kind),
             &self.kind.precision,
             engine,
             role,
@@ -142,7 +148,13 @@ impl SideOf<'_> {
     /// Scheduling of an engine.
     pub fn policy(&self, job: &Job, engine: &Engine, kv_tokens: f64) -> Policy {
         let (role, acceptance) = (self.side.role(), job.load.acceptance);
-        estimate::policy(&job.setting(self.kind), engine, role, kv_tokens, acceptance)
+        estimate::policy(
+            &job.setting(&self.kind),
+            engine,
+            role,
+            kv_tokens,
+            acceptance,
+        )
     }
 
     /// Rules of flags, then memory, then scheduling.

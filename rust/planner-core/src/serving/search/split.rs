@@ -34,12 +34,14 @@ const BURST: f64 = 0.1;
 /// A prefill engine with its flags.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source {
-    engine: Engine,
+    pub engine: Engine,
+    /// Number of its layout.
+    pub number: u32,
     gpus: f64,
     /// Pass of one prompt, s.
     one_s: f64,
     /// Requests a second at full passes.
-    most_per_s: f64,
+    pub most_per_s: f64,
     /// Requests a second within the limit on the time to first token.
     rate_per_s: f64,
     /// Outside the queue and the pass: client, transfer, s.
@@ -47,8 +49,9 @@ pub(super) struct Source {
 }
 
 /// Prefill engines that can keep the limit, in the order of GPUs per request.
+#[derive(Debug)]
 pub(super) struct Sources {
-    list: Vec<Source>,
+    pub list: Vec<Source>,
     /// The same, by GPUs.
     count: Histogram,
 }
@@ -65,7 +68,7 @@ impl Source {
 
     fn new(
         job: &Job,
-        side: &SideOf<'_>,
+        side: &SideOf,
         costed: &Costed,
         engine: &Engine,
         policy: &Policy,
@@ -86,13 +89,14 @@ impl Source {
             .max(1.0);
         let (one_s, full_s) = (pass_s(1.0), pass_s(together) / together);
         let software = job.software(side.kind.backend);
-        let (bytes, _) = job.cache_bytes(side.kind, mean.input);
+        let (bytes, _) = job.cache_bytes(&side.kind, mean.input);
         let outside_s = policy.latency_s
             + policy.token_latency_s * mean.input
             + software.transfer_s
             + bytes / software.transfer_bytes_per_s;
         let mut source = Self {
             engine: *engine,
+            number: costed.number,
             gpus: f64::from(engine.gpus()),
             one_s,
             most_per_s: 1.0 / full_s.min(one_s),
@@ -125,12 +129,7 @@ impl Source {
 }
 
 /// Prefill engines; what the others lack is counted for every decode engine beside them.
-pub(super) fn sources(
-    job: &Job,
-    side: &SideOf<'_>,
-    tally: &mut Tally,
-    decode: &SideOf<'_>,
-) -> Sources {
+pub(super) fn sources(job: &Job, side: &SideOf, tally: &mut Tally, decode: &SideOf) -> Sources {
     let others = obeying(&decode.engines);
     let mut found = Sources {
         list: Vec::new(),
@@ -172,7 +171,7 @@ pub(super) fn sources(
 /// Settings of a prefill layout that can keep the limit.
 fn settings(
     job: &Job,
-    side: &SideOf<'_>,
+    side: &SideOf,
     costed: &Costed,
     beside: u128,
     tally: &mut Tally,
@@ -217,7 +216,7 @@ fn settings(
 
 pub(super) fn layout(
     job: &Job,
-    (side, sources): (&SideOf<'_>, &Sources),
+    (side, sources): (&SideOf, &Sources),
     costed: &Costed,
     options: &Options,
     bar: &Bar<'_>,
@@ -269,14 +268,14 @@ pub(super) fn layout(
 }
 
 /// A decode engine with its flags.
-struct Sink {
+pub(super) struct Sink {
     engine: Engine,
     number: u32,
     kv_tokens: f64,
     /// Requests that the cache holds.
     held: f64,
     /// Requests that run.
-    running: f64,
+    pub running: f64,
     tpot_s: f64,
     /// Requests a second.
     rate_per_s: f64,
@@ -285,7 +284,13 @@ struct Sink {
 }
 
 impl Sink {
-    fn new(job: &Job, costed: &Costed, engine: Engine, policy: &Policy, kv_tokens: f64) -> Self {
+    pub fn new(
+        job: &Job,
+        costed: &Costed,
+        engine: Engine,
+        policy: &Policy,
+        kv_tokens: f64,
+    ) -> Self {
         let traffic = &job.traffic;
         let held = (kv_tokens / (traffic.tokens() + policy.waste_tokens()))
             .floor()
@@ -320,7 +325,7 @@ impl Sink {
     fn pair(
         &self,
         job: &Job,
-        side: &SideOf<'_>,
+        side: &SideOf,
         sources: &Sources,
         all: u128,
         kept: &mut Kept,
@@ -386,7 +391,7 @@ impl Sink {
     }
 
     /// Numbers of workers that match in rate.
-    fn matched(&self, job: &Job, side: &SideOf<'_>, source: &Source) -> Option<Point> {
+    pub fn matched(&self, job: &Job, side: &SideOf, source: &Source) -> Option<Point> {
         let gpus = f64::from(self.engine.gpus());
         let most = f64::from(job.gpus);
         let fits = |x: f64, y: f64| x * source.gpus + y * gpus <= most;
@@ -426,10 +431,16 @@ impl Sink {
         fits(x, y).then(|| self.point(job, side, source, (x, y)))
     }
 
-    fn point(&self, job: &Job, side: &SideOf<'_>, source: &Source, (x, y): (f64, f64)) -> Point {
+    fn point(&self, job: &Job, side: &SideOf, source: &Source, (x, y): (f64, f64)) -> Point {
         let given = match job.traffic.demand {
             Demand::Rate(rate, _) => rate,
-            _ => y * self.rate_per_s,
+            Demand::Chosen => y * self.rate_per_s,
+            // Clients that do not fill the slots give what Little's law says.
+            Demand::Clients(clients) => {
+                let first_s = source.outside_s + source.one_s + self.wait_s;
+                let round_s = first_s + self.running / self.rate_per_s;
+                (f64::from(clients) / round_s).min(y * self.rate_per_s)
+            }
         };
         let rate = given.min(x * source.rate_per_s);
         let start = match job.traffic.demand {

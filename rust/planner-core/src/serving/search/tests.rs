@@ -10,7 +10,8 @@ use crate::serving::deployment::Backend;
 use crate::serving::fixture::{FP8, HARDWARE, SOFTWARE, cluster, dense, latent_moe};
 use crate::serving::load::{Arrivals, Lengths, Load};
 use crate::serving::routing::Routing;
-use crate::serving::space::{Axes, Defaults, EngineAxes};
+use crate::serving::space::{Axes, Defaults, EngineAxes, Status};
+use crate::table::{Data, Table};
 
 fn load(arrivals: Arrivals) -> Load {
     let lengths = |tokens| Lengths { tokens, low: 0.8 };
@@ -129,6 +130,24 @@ fn limits() -> impl Strategy<Value = (Option<f64>, Option<f64>)> {
     )
 }
 
+/// Status, tokens a second and GPUs of the rows of a table.
+fn told(table: &Table) -> Vec<(Status, f64, u32)> {
+    let column = |name: &str| {
+        let at = table.columns.iter().position(|c| c.name == name);
+        &table.data[at.unwrap()]
+    };
+    let columns = (column("status"), column("tokens_per_s"), column("gpus"));
+    let (Data::Name { codes, .. }, Data::F64(rates), Data::U32(gpus)) = columns else {
+        panic!("columns of another kind");
+    };
+    let statuses = codes.iter().map(|code| Status::ALL[usize::from(*code)]);
+    let rest = rates.iter().zip(gpus);
+    statuses
+        .zip(rest)
+        .map(|(status, (rate, gpus))| (status, *rate, *gpus))
+        .collect()
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
@@ -142,7 +161,7 @@ proptest! {
         let (job, found) = run(asked(which, gpus, demand, limits), options);
         prop_assert!(found.tally.holds(), "{:?}", job.summary(&found));
         prop_assert!(found.tally.total > 0);
-        let kept = found.top.iter().all(|v| v.status == crate::serving::space::Status::Ok);
+        let kept = found.top.iter().all(|v| v.status == Status::Ok);
         prop_assert!(kept);
     }
 
@@ -167,6 +186,29 @@ proptest! {
         prop_assert_eq!(firsts(&pruned), firsts(&whole));
         prop_assert_eq!(front(&pruned), front(&whole));
         prop_assert_eq!(counted.total, all.total);
+    }
+
+    /// The table of every deployment holds the best one, whoever makes it; no row beats it.
+    #[test]
+    fn the_table_holds_the_best(
+        which in 0_usize..6, gpus in 1_u32..24, demand in demands(), limits in limits(),
+        threads in 1_usize..4,
+    ) {
+        let job = std::sync::Arc::new(asked(which, gpus, demand, limits).job().unwrap());
+        let options = Options { exhaustive: true, ..THREE };
+        let (kept, _) = job.ranked(&options, &Control::default()).unwrap();
+        let mut tables = listing::Tables::new(job.clone(), threads).unwrap();
+        let mut best = None;
+        while let Some(table) = tables.next(&Control::default()).unwrap() {
+            for (status, rate, gpus) in told(&table) {
+                let dense = kept::density(&job, rate, gpus);
+                if status == Status::Ok && best.is_none_or(|most| dense > most) {
+                    best = Some(dense);
+                }
+            }
+        }
+        let first = kept.objectives[0].first().map(|(worth, _)| worth.0);
+        prop_assert_eq!(best, first);
     }
 
     /// A larger job holds every deployment of a smaller one.
@@ -227,7 +269,7 @@ fn a_rate_above_every_capacity_is_told_so() {
     };
     let (_, found) = run(asked(0, 8, (load(arrivals), false), (None, None)), THREE);
     assert!(found.top.is_empty());
-    assert!(found.tally.statuses[crate::serving::space::Status::Rate as usize] > 0);
+    assert!(found.tally.statuses[Status::Rate as usize] > 0);
 }
 
 #[test]

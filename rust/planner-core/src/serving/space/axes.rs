@@ -112,6 +112,18 @@ impl Flags {
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// A layout with the settings of a number below [`Self::len`]; slots vary fastest.
+    #[must_use]
+    pub fn setting(&self, number: usize, layout: &Engine) -> Engine {
+        let (rest, slot) = (number / self.batches.len(), number % self.batches.len());
+        Engine {
+            max_batch: self.batches[slot],
+            max_batched_tokens: self.budgets[rest % self.budgets.len()],
+            block_tokens: self.blocks[rest / self.budgets.len()],
+            ..*layout
+        }
+    }
 }
 
 /// Numbers 2^a · 3^b up to `most`, ascending.
