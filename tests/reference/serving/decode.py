@@ -113,6 +113,9 @@ def step(
         term["operators"] += operators(kind, side) * operator_s(side)
         fixed_s, token_s = exchange.layer(kind, found, side)
         term["exchange"] += fixed_s + token_s * tokens
+        if kind["mixer"]:
+            fixed_s, token_s = exchange.context_ranks(core(kind, side), side)
+            term["exchange"] += fixed_s + token_s * tokens
     for group, time in read.items():
         name = "projections" if group == "unquantised" else group
         term[name] += join(time, multiply[group])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from .operators import Experts
+from .operators import Core, Experts
 from .side import Json, Side
 
 ROUND_TRIP_BYTES = 1 + 2
@@ -47,6 +47,16 @@ def layer(kind: Json, found: Experts | None, side: Side) -> tuple[float, float]:
         spread = found is not None and side.replicas > 1
         parts.append(to_experts(found, side) if found and spread else all_reduce(side))
     return sum(p[0] for p in parts), sum(p[1] for p in parts)
+
+
+def context_ranks(c: Core, side: Side) -> tuple[float, float]:
+    """Decode context ranks: gather queries, gather sums of the softmax, reduce-scatter values."""
+    ranks = side.engine["dcp"]
+    if ranks == 1 or not c.head_elements:
+        return 0.0, 0.0
+    bandwidth, extra_s = side.link(ranks)
+    sent = (ranks - 1) * c.head_elements * 2
+    return 3 * (side.latency_s(side.all_reduce_s, ranks) + extra_s), sent / bandwidth
 
 
 def pipeline_s(side: Side) -> float:

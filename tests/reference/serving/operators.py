@@ -28,6 +28,8 @@ class Core:
     """Of an indexer and of pooled keys that all see, for every key."""
     state_bytes: float = 0.0
     """Recurrent state, read and written."""
+    head_elements: float = 0.0
+    """Queries and attended values of a token, of all heads of the GPU."""
     pair_flops: float = 0.0
     """Prefill, for a query and a key."""
     token_flops: float = 0.0
@@ -135,10 +137,13 @@ def core(kind: Json, side: Side) -> Core:
         vector = m["head_dim"] if m["shares_k_and_v"] else both
         kept.key_bytes = cut(m["kv_heads"], t) * vector * kv / dcp
         kept.key_flops = kept.pair_flops = 2 * cut(m["heads"], t) * both
+        kept.head_elements = cut(m["heads"], t) * both
         kept.span = span(m)
     elif m["kind"] == "mla":
         heads, rank, rope = cut(m["heads"], t), m["kv_lora_rank"], m["qk_rope_head_dim"]
-        padded = max(heads, TILE_HEADS / (1 + side.engine["spec_tokens"]))
+        kept.head_elements = heads * (rank + rope) + heads * rank
+        tile = TILE_HEADS / (1 + side.engine["spec_tokens"])
+        padded = max(heads * dcp, tile) / dcp  # all ranks' heads on a share of the keys
         kept.key_bytes = (rank + rope) * kv / dcp
         kept.key_flops = padded * (2 * (rank + rope) + 2 * rank)  # scores, values
         kept.pair_flops = 2 * heads * (m["qk_nope_head_dim"] + rope + m["v_head_dim"])

@@ -288,9 +288,13 @@ impl Decode {
                 .push(core_group(n, &layer.core, self.verified, context));
         }
         self.operators_s += n * layer.operators * context.operator_s();
-        let exchange = exchange::layer(context, layer);
-        self.exchange_s += n * exchange.fixed_s;
-        self.exchange_per_token_s += n * exchange.per_token_s;
+        for exchange in [
+            exchange::layer(context, layer),
+            exchange::context_ranks(context, layer),
+        ] {
+            self.exchange_s += n * exchange.fixed_s;
+            self.exchange_per_token_s += n * exchange.per_token_s;
+        }
     }
 
     /// Terms of a step of `sequences` requests with a mean of `context` tokens.

@@ -3,11 +3,14 @@
 //! ```text
 //! all-reduce            a·(1 + g·log₂ t) + 2(t − 1)/t · n·H·2 B / bw
 //! dispatch and combine  2·r·a·(1 + g·log₂ t) + n·(E[ranks] − own)·H·(1 + 2) B / bw
+//! context ranks         3·a·(1 + g·log₂ c) + n·(c − 1)·W·2 B / bw
 //! ```
 //!
-//! a latency of an all-reduce of two GPUs, t ranks, n tokens of a GPU, g its growth, H width, r
-//! what a dispatch takes over an all-reduce. Under attention parallelism by data, tokens travel to their experts and
+//! a latency of an all-reduce of two GPUs, t ranks, n tokens of a GPU, g its growth, H width, c context
+//! ranks, W elements of the queries and attended values of a GPU's heads, r what a dispatch takes over an all-reduce. Under attention parallelism by data, tokens travel to their experts and
 //! back (dispatch in 8 bits, combine in 16): a GPU sends its own tokens, not the batch of the engine.
+//! Context ranks gather each other's queries, attend to their own share of the keys, gather the sums of
+//! the softmax and reduce-scatter what they attended to.
 
 use super::costs::Context;
 use super::operators::Layer;
@@ -59,6 +62,20 @@ pub fn all_reduce_bytes(bytes: f64, ranks: f64) -> f64 {
 pub fn copies(experts: u64, top_k: u64, ep: u64, moe_tp: u64) -> f64 {
     let gpus = (ep * moe_tp) as f64;
     distinct_nodes(experts, top_k, ep) * moe_tp as f64 * (1.0 - 1.0 / gpus)
+}
+
+/// Bytes that a GPU sends to context ranks for a token: its queries to all others, and what it has
+/// attended to for their heads, in 16 bits. The sums of the softmax, a number a head, are left out.
+///
+/// ```
+/// use planner_core::serving::exchange::context_bytes;
+/// // 16 heads of latent attention, 576 elements of a query and 512 attended, over 8 ranks.
+/// assert_eq!(context_bytes(16.0 * (576.0 + 512.0), 8.0), 243_712.0);
+/// assert_eq!(context_bytes(17_408.0, 1.0), 0.0);
+/// ```
+#[must_use]
+pub fn context_bytes(elements: f64, ranks: f64) -> f64 {
+    (ranks - 1.0) * elements * 2.0
 }
 
 /// Links that a group of GPUs of one engine spans.
@@ -141,6 +158,23 @@ pub fn layer(context: &Context, layer: &Layer) -> Exchange {
         _ => {}
     }
     found
+}
+
+/// What the context ranks of a decode step exchange in a layer: queries, sums, attended values.
+#[must_use]
+pub fn context_ranks(context: &Context, layer: &Layer) -> Exchange {
+    let ranks = context.engine.dcp;
+    if ranks <= 1 || layer.core.context_elements <= 0.0 {
+        return Exchange::default();
+    }
+    let link = Link::of(context.cluster, ranks, context.hardware.link_rate);
+    let c = f64::from(ranks);
+    let latency = context.hardware.all_reduce_s * context.software.all_reduce_ratio;
+    let one_s = latency_s(latency, context.hardware.latency_per_doubling, c) + link.extra_s;
+    Exchange {
+        fixed_s: 3.0 * one_s,
+        per_token_s: context_bytes(layer.core.context_elements, c) / link.bytes_per_s,
+    }
 }
 
 /// One all-reduce of `width` 16-bit elements a token over `ranks` GPUs.

@@ -82,6 +82,8 @@ pub struct Core {
     pub span: f64,
     /// Bytes of a recurrent state, read and written by every token.
     pub state_bytes: f64,
+    /// Elements of a token's queries and attended values, of the heads of a GPU.
+    pub context_elements: f64,
     /// FLOP of a query–key pair in prefill.
     pub prefill_flops_per_pair: f64,
     /// FLOP of a token in prefill, whatever the length (linear attention).
@@ -97,6 +99,7 @@ const NO_CORE: Core = Core {
     index_flops_per_key: 0.0,
     span: f64::INFINITY,
     state_bytes: 0.0,
+    context_elements: 0.0,
     prefill_flops_per_pair: 0.0,
     prefill_flops_per_token: 0.0,
     latent: false,
@@ -263,6 +266,7 @@ impl Cut<'_> {
             bytes_per_key: read_width * kv_bytes(self.precision) / f64::from(self.engine.dcp),
             flops_per_key: 2.0 * heads * (d_k + d_v),
             span,
+            context_elements: heads * (d_k + d_v),
             prefill_flops_per_pair: 2.0 * heads * (d_k + d_v),
             ..NO_CORE
         };
@@ -298,11 +302,14 @@ impl Cut<'_> {
             + gate
             + heads * v * self.hidden;
         let drafts = 1.0 + f64::from(self.engine.spec_tokens);
-        let padded = heads.max(LATENT_TILE_HEADS / drafts);
+        // Context ranks attend with the heads of all of them to their own share of the keys.
+        let dcp = f64::from(self.engine.dcp);
+        let padded = (heads * dcp).max(LATENT_TILE_HEADS / drafts) / dcp;
         layer.core = Core {
-            bytes_per_key: (rank + rope) * kv_bytes(self.precision) / f64::from(self.engine.dcp),
+            bytes_per_key: (rank + rope) * kv_bytes(self.precision) / dcp,
             flops_per_key: 2.0 * padded * (2.0 * rank + rope),
             span: span(m.span),
+            context_elements: heads * (2.0 * rank + rope),
             prefill_flops_per_pair: 2.0 * heads * (nope + rope + v),
             latent: true,
             ..NO_CORE
