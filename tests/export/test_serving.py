@@ -19,7 +19,7 @@ from meshplan.export.serving import Engine, export
 BASE = Engine(
     role="serve", workers=2, tp=16, pp=1, attention_dp=1, ep=1, moe_tp=16, dcp=1, max_batch=256,
     max_batched_tokens=8192, block_tokens=64, recv_interval=1, memory_share=0.9, spec_tokens=0,
-    redundant_experts=0, kv_dtype="fp8", max_len=5120, model="deepseek-v3", moe=True,
+    redundant_experts=0, kv_dtype="fp8", max_len=5120, model="deepseek-v3", experts=256,
     gpus_per_node=8,
 )  # fmt: skip
 
@@ -44,10 +44,11 @@ def test_vllm_attention_replicas_are_data_parallel_ranks() -> None:
     one = engine(attention_dp=16, ep=16, moe_tp=1, redundant_experts=32, max_batch=1024,
                  max_batched_tokens=16 * 8192, spec_tokens=1)  # fmt: skip
     found = words("vllm", one)
-    assert found[:4] == ["exec", "vllm", "serve", "deepseek-v3"]
+    start = found.index("exec")
+    assert found[start:][:4] == ["exec", "vllm", "serve", "deepseek-v3"]
     assert after(found, "--tensor-parallel-size") == "1"
     assert after(found, "--data-parallel-size") == "16"
-    assert after(found, "--data-parallel-size-local") == "8"
+    assert after(found, "--nnodes") == "2"
     assert "--enable-expert-parallel" in found and "--enable-eplb" in found
     assert after(found, "--eplb-config.num_redundant_experts") == "32"
     assert (after(found, "--max-num-seqs"), after(found, "--max-num-batched-tokens")) == (
@@ -81,6 +82,36 @@ def test_trtllm_writes_yaml() -> None:
         assert line in text.splitlines()
 
 
+def test_only_the_first_node_of_vllm_serves_requests() -> None:
+    text = export("vllm", [engine()]).files["vllm-serve.sh"].replace("exec vllm", "echo")
+    shell = {rank: f"NODE_RANK={rank} MASTER_ADDR=a\n{text}" for rank in (0, 1)}
+    said = {
+        rank: subprocess.run(["sh", "-s"], input=script, capture_output=True, text=True).stdout
+        for rank, script in shell.items()
+    }
+    assert "--headless" not in said[0] and said[1].rstrip().endswith("--headless")
+    assert "--node-rank 1 --master-addr a" in said[1]
+
+
+def test_a_block_that_vllm_takes_anyway_is_not_said() -> None:
+    assert "--block-size" not in words("vllm", engine(block_tokens=16))
+    assert after(words("vllm", engine(block_tokens=64)), "--block-size") == "64"
+
+
+def test_deepep_would_raise_a_smaller_ep() -> None:
+    one = engine(attention_dp=16, ep=16, moe_tp=1)
+    assert after(words("sglang", one), "--moe-a2a-backend") == "deepep"
+    assert "--moe-a2a-backend" not in words("sglang", engine(attention_dp=16, ep=8, moe_tp=2))
+
+
+def test_copies_of_experts_for_trtllm_are_slots() -> None:
+    one = engine(attention_dp=16, ep=16, moe_tp=1, redundant_experts=32)
+    lines = export("trtllm", [one]).files["trtllm-serve.yaml"].splitlines()
+    at = lines.index("  load_balancer:")
+    assert lines[at - 1] == "moe_config:"
+    assert lines[at + 1 :][:2] == ["    num_slots: 288", "    layer_updates_per_iter: 1"]
+
+
 def test_two_kinds_of_engines() -> None:
     pair = [engine(role="prefill", workers=3), engine(role="decode")]
     launch = export("sglang", pair)
@@ -97,6 +128,9 @@ def test_two_kinds_of_engines() -> None:
         ("trtllm", {"dcp": 2}, "decode context parallelism"),
         ("sglang", {"kv_dtype": "nvfp4"}, "a cache in nvfp4"),
         ("sglang", {"ep": 4, "moe_tp": 2}, "expert TP"),
+        ("sglang", {"pp": 2, "spec_tokens": 1}, "drafts in a pipeline"),
+        ("vllm", {"role": "decode", "dcp": 2}, "dcp 2 of 16"),
+        ("trtllm", {"tp": 4, "pp": 3, "moe_tp": 4}, "3 stages of 4 GPUs over 2 nodes"),
     ],
 )
 def test_what_cannot_be_said_is_refused(backend: str, changes: Any, reason: str) -> None:
@@ -105,7 +139,8 @@ def test_what_cannot_be_said_is_refused(backend: str, changes: Any, reason: str)
 
 
 def test_a_script_is_one_command_of_the_shell() -> None:
-    text = export("vllm", [engine(model="a b; rm -rf /")]).files["vllm-serve.sh"]
+    one = engine(model="a b; rm -rf /", tp=8)
+    text = export("vllm", [one]).files["vllm-serve.sh"]
     assert "'a b; rm -rf /'" in text
     assert re.match(r"#!/bin/sh\nexec vllm serve ", text)
 

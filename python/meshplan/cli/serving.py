@@ -183,7 +183,7 @@ def export(given: Given, rank: int, folder: Path | None) -> None:
         model=plan.model,
         max_len=longest,
         node=plan.cluster.gpus_per_node,
-        moe=experts(model) > 0,
+        experts=experts(model),
     )
     launch = export(str(row["backend"]), found)
     hand_over(launch, dict(flags_of(row)), folder, as_json="json" in given)

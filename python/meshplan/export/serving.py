@@ -1,7 +1,7 @@
 """Launch arguments of serving engines: vLLM, SGLang, TensorRT-LLM.
 
-Flags as in the named releases. What a backend cannot be told is refused; what it decides itself is
-a note.
+Flags as in the named releases; ``tests/export/flags.toml`` lists them with their values and source.
+What a backend cannot be told is refused; what it decides itself is a note.
 """
 
 from __future__ import annotations
@@ -30,6 +30,17 @@ CACHES = {
 }
 """Names of cache formats."""
 
+VLLM_BLOCK = 16
+"""Block of vLLM where none is asked for. Saying it would keep attention kernels out that want a
+larger one, so it is not said."""
+
+DP_BALANCE = {"enable_balance": True, "batching_wait_iters": 0, "timeout_iters": 60}
+"""TensorRT-LLM's attention replicas wait for each other before they prefill, as the estimate of
+them assumes; left alone they do not."""
+
+HEADLESS = '[ "$NODE_RANK" = 0 ] || set -- --headless "$@"'
+"""Nodes of a vLLM engine after its first serve no requests."""
+
 
 @dataclass(frozen=True)
 class Engine:
@@ -53,7 +64,7 @@ class Engine:
     kv_dtype: str
     max_len: int
     model: str
-    moe: bool
+    experts: int
     gpus_per_node: int
 
     @property
@@ -68,7 +79,7 @@ class Engine:
 
 
 def engines(
-    row: Mapping[str, Any], *, model: str, max_len: int, node: int, moe: bool
+    row: Mapping[str, Any], *, model: str, max_len: int, node: int, experts: int
 ) -> list[Engine]:
     """Engines of a row: one kind, or one for prefill and one for decode."""
     shared: dict[str, Any] = {
@@ -78,7 +89,7 @@ def engines(
         "kv_dtype": row["kv_dtype"],
         "max_len": max_len,
         "model": model,
-        "moe": moe,
+        "experts": experts,
         "gpus_per_node": node,
     }
     axes = ("workers", "tp", "pp", "attention_dp", "ep", "moe_tp", "redundant_experts")
@@ -124,9 +135,7 @@ def vllm(engine: Engine) -> tuple[Flags, list[str]]:
         raise refuse(engine, "vllm", f"ep {engine.ep} of {engine.tp}")
     flags: Flags = [("--tensor-parallel-size", engine.attention_tp)]
     flags += [("--pipeline-parallel-size", engine.pp)] if engine.pp > 1 else []
-    if dp > 1:
-        local = max(1, dp * min(engine.gpus_per_node, engine.tp) // engine.tp)
-        flags += [("--data-parallel-size", dp), ("--data-parallel-size-local", local)]
+    flags += [("--data-parallel-size", dp)] if dp > 1 else []
     flags += [("--enable-expert-parallel", None)] if engine.ep > 1 else []
     flags += [("--decode-context-parallel-size", engine.dcp)] if engine.dcp > 1 else []
     if engine.redundant_experts:
@@ -136,34 +145,35 @@ def vllm(engine: Engine) -> tuple[Flags, list[str]]:
         ("--gpu-memory-utilization", engine.memory_share),
         ("--max-num-seqs", max(1, engine.max_batch // dp)),
         ("--max-num-batched-tokens", max(1, engine.max_batched_tokens // dp)),
-        ("--block-size", engine.block_tokens),
-        ("--max-model-len", engine.max_len),
-        ("--kv-cache-dtype", cache(engine, "vllm")),
     ]
+    if engine.block_tokens != VLLM_BLOCK:
+        flags += [("--block-size", engine.block_tokens)]
+    flags += [("--max-model-len", engine.max_len), ("--kv-cache-dtype", cache(engine, "vllm"))]
     if engine.spec_tokens:
         draft = {"method": "mtp", "num_speculative_tokens": engine.spec_tokens}
         flags.append(("--speculative-config", json.dumps(draft)))
-    notes = []
     if engine.role != "serve":
+        if engine.dcp not in (1, engine.attention_tp):
+            what = f"dcp {engine.dcp} of {engine.attention_tp} beside a cache transfer"
+            raise refuse(engine, "vllm", what)
         role = "kv_producer" if engine.role == "prefill" else "kv_consumer"
         transfer = {"kv_connector": "NixlConnector", "kv_role": role}
         flags.append(("--kv-transfer-config", json.dumps(transfer)))
-    if engine.nodes > 1 and dp == 1:
+    if engine.nodes > 1:
+        # How many replicas a node holds, and which, follows from these three.
         flags += [("--nnodes", engine.nodes), ("--node-rank", "$NODE_RANK")]
         flags += [("--master-addr", "$MASTER_ADDR")]
-    elif engine.nodes > 1:
-        flags += [("--data-parallel-start-rank", "$DATA_PARALLEL_START_RANK")]
-        flags += [("--data-parallel-address", "$MASTER_ADDR")]
-    if engine.block_tokens == 16 and dp > 1:
-        notes.append("slots and token budget are those of one data-parallel rank")
-    return flags, notes
+    each = "slots and token budget are those of one data-parallel rank"
+    return flags, [each] if dp > 1 else []
 
 
 def sglang(engine: Engine) -> tuple[Flags, list[str]]:
     """Flags of ``sglang.launch_server``; tp counts the attention replicas."""
-    if engine.moe and engine.ep * engine.moe_tp != engine.tp:
+    if engine.experts and engine.ep * engine.moe_tp != engine.tp:
         what = f"ep {engine.ep} · expert TP {engine.moe_tp} on {engine.tp} GPUs"
         raise refuse(engine, "sglang", what)
+    if engine.pp > 1 and engine.spec_tokens and engine.role != "prefill":
+        raise refuse(engine, "sglang", "drafts in a pipeline, but for a prefill engine")
     flags: Flags = [("--tp-size", engine.tp)]
     flags += [("--pp-size", engine.pp)] if engine.pp > 1 else []
     flags += [("--attn-dp-size", engine.attention_dp)] if engine.attention_dp > 1 else []
@@ -171,7 +181,8 @@ def sglang(engine: Engine) -> tuple[Flags, list[str]]:
     flags += [("--dcp-size", engine.dcp)] if engine.dcp > 1 else []
     if engine.redundant_experts:
         flags += [("--enable-eplb", None), ("--ep-num-redundant-experts", engine.redundant_experts)]
-    flags += [("--moe-a2a-backend", "deepep")] if engine.ep > 1 and engine.attention_dp > 1 else []
+    if engine.attention_dp > 1 and engine.ep == engine.tp:  # it would raise a smaller ep to tp
+        flags += [("--moe-a2a-backend", "deepep")]
     flags += [
         ("--mem-fraction-static", engine.memory_share),
         ("--max-running-requests", engine.max_batch),
@@ -213,13 +224,13 @@ def trtllm(engine: Engine) -> tuple[dict[str, Any], list[str]]:
             "tokens_per_block": engine.block_tokens,
         },
     }
-    if engine.moe:
+    if engine.experts:
         options |= {
             "moe_expert_parallel_size": engine.ep,
             "moe_tensor_parallel_size": engine.moe_tp,
         }
     if dp > 1:
-        options["enable_attention_dp"] = True
+        options |= {"enable_attention_dp": True, "attention_dp_config": DP_BALANCE}
     if engine.spec_tokens:
         layers = engine.spec_tokens
         options["speculative_config"] = {
@@ -227,8 +238,9 @@ def trtllm(engine: Engine) -> tuple[dict[str, Any], list[str]]:
             "num_nextn_predict_layers": layers,
         }
     if engine.redundant_experts:
-        slots = "num_slots"
-        options["moe_config"] = {"load_balancer": {slots: f"experts + {engine.redundant_experts}"}}
+        slots = engine.experts + engine.redundant_experts
+        balancer = {"num_slots": slots, "layer_updates_per_iter": 1}
+        options["moe_config"] = {"load_balancer": balancer}
     if engine.role != "serve":
         options["cache_transceiver_config"] = {"backend": "DEFAULT"}
     notes = (
@@ -265,10 +277,15 @@ def export(backend: str, found: list[Engine]) -> Launch:
     notes: list[str] = []
     for engine in found:
         name = f"{backend}-{engine.role}"
+        if engine.nodes > 1 and engine.tp < engine.gpus_per_node and engine.pp % engine.nodes:
+            what = f"{engine.pp} stages of {engine.tp} GPUs over {engine.nodes} nodes"
+            raise refuse(engine, backend, what)
         if backend in SHELL:
             start, flags_of = SHELL[backend]
             flags, said = flags_of(engine)
-            files[f"{name}.sh"] = _script(start.format(model=shlex.quote(engine.model)), flags)
+            first = HEADLESS if backend == "vllm" and engine.nodes > 1 else ""
+            start = start.format(model=shlex.quote(engine.model))
+            files[f"{name}.sh"] = _script(start, flags, first)
         else:
             options, said = trtllm(engine)
             files[f"{name}.yaml"] = _yaml(options)
@@ -281,11 +298,13 @@ def export(backend: str, found: list[Engine]) -> Launch:
     return Launch(backend, TESTED_WITH[backend], files, tuple(notes))
 
 
-def _script(start: str, flags: Flags) -> str:
+def _script(start: str, flags: Flags, first: str = "") -> str:
+    """Script of one command; what it is given goes on to the engine."""
     lines = [start]
     for name, item in flags:
         lines.append(name if item is None else f"{name} {_word(item)}")
-    return "#!/bin/sh\nexec " + " \\\n  ".join(lines) + "\n"
+    command = " \\\n  ".join([*lines, '"$@"'])
+    return "\n".join(["#!/bin/sh", *([first] if first else []), f"exec {command}"]) + "\n"
 
 
 def _word(item: Any) -> str:
