@@ -237,6 +237,28 @@ def test_a_rate_above_every_capacity() -> None:
     assert "above the capacity" in done.stderr
 
 
+def test_replays_that_fall_behind_say_what_they_serve(tmp_path: Path) -> None:
+    """The closed form of 15 requests/s holds; a trace of 400 ends while its queue still grows."""
+    rows = (
+        {
+            "timestamp": 10 * i,
+            "input_length": 1024,
+            "output_length": 512,
+            "hash_ids": [2 * i, 2 * i + 1],
+        }
+        for i in range(400)
+    )
+    file = tmp_path / "requests.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    job = ("--workload", "serving", "--gpus", "8", "--model", "llama-3.1-70b", "--cluster", "h200")
+    short = ("--backend", "vllm", "--mode", "agg", "--trace", str(file))
+    done = planner("sweep", *job, *short, "--rate", "15/s")
+    assert done.returncode == 1
+    assert "of 15 requests/s in a replay whose queue still grows" in done.stderr
+    assert "a longer trace" in done.stderr
+    assert planner("sweep", *job, *short, "--rate", "5/s").returncode == 0
+
+
 def test_a_model_too_large_for_its_gpus() -> None:
     job = ("--workload", "serving", "--gpus", "1", "--model", "deepseek-v3", "--cluster", "h100")
     done = planner("sweep", *job, "--isl", "100", "--osl", "100", "--mode", "agg")

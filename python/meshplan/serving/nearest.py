@@ -16,6 +16,8 @@ def nearest(plan: ServingPlan, account: Mapping[str, Any]) -> str:
     """Say what comes nearest to the limits and what would meet them."""
     said = f"none of {account['total']:,} deployments keeps every limit"
     found = account["nearest"]
+    if found["rate"] is not None:
+        return f"{said}; {_behind(plan, found['rate'])}"
     if found["both"] is None:
         return f"{said}; {_capacity(plan, account)}"
     parts = [f"{said}; nearest: {_miss(found['both'])}"]
@@ -42,6 +44,18 @@ def _enough(time_s: float, plan: ServingPlan) -> str:
     least = time_s / (1 - plan.workload.margin) * 1.02
     scale = 10.0 ** (floor(log10(least)) - 1)
     return value("limit_s", ceil(least / scale) * scale).replace(" ", "")
+
+
+def _behind(plan: ServingPlan, found: Mapping[str, Any]) -> str:
+    """What the replays serve of the requests that come."""
+    served = found["requests_per_s"]
+    text = f"most is served by {words(found['deployment'])}: {served:.3g}"
+    if plan.workload.rate:
+        text += f" of {plan.workload.rate:g}"
+    text += (
+        " requests/s in a replay whose queue still grows at its end: use more GPUs, a lower --rate"
+    )
+    return text + (", or a longer trace" if plan.workload.trace else "")
 
 
 def _capacity(plan: ServingPlan, account: Mapping[str, Any]) -> str:

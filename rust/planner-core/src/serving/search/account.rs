@@ -28,6 +28,8 @@ pub struct Misses {
     pub tpot: Option<Point>,
     /// Least time to first token among those that keep the time per output token.
     pub ttft: Option<Point>,
+    /// Most requests a second among replays that fall behind the arrivals.
+    pub rate: Option<(f64, Point)>,
 }
 
 /// The account: `total = evaluated + pruned + Σ rules + Σ statuses`.
@@ -186,13 +188,27 @@ impl Misses {
     pub fn offer_replayed(&mut self, job: &Job, found: &Verified) {
         let (out, at) = (&found.estimate.outcome, job.goal.at);
         let mut point = found.point;
+        if found.status == Status::Rate {
+            // Times of a queue that grows say how long the replay was.
+            self.serves((out.requests_per_s, point));
+            return;
+        }
         (point.ttft_s, point.tpot_s) = (at.of(&out.ttft_s), at.of(&out.tpot_s));
         point.overshoot =
             (point.ttft_s / job.goal.ttft_limit_s()).max(point.tpot_s / job.goal.tpot_limit_s());
         self.offer(job, &point);
     }
 
+    fn serves(&mut self, one: (f64, Point)) {
+        if self.rate.is_none_or(|kept| one.0 > kept.0) {
+            self.rate = Some(one);
+        }
+    }
+
     fn merge(&mut self, other: &Self) {
+        if let Some(one) = other.rate {
+            self.serves(one);
+        }
         for (own, found, key) in [
             (
                 &mut self.both,

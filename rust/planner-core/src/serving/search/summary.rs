@@ -44,6 +44,15 @@ pub struct Miss {
     pub tpot_s: f64,
 }
 
+/// A deployment whose replay falls behind the arrivals.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Behind {
+    /// Which.
+    pub deployment: Deployment,
+    /// Requests a second that it serves.
+    pub requests_per_s: f64,
+}
+
 /// Deployments that come nearest to the limits.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Nearest {
@@ -53,6 +62,8 @@ pub struct Nearest {
     pub tpot: Option<Miss>,
     /// Least time to first token among those that keep the time per output token.
     pub ttft: Option<Miss>,
+    /// Most requests a second among replays that fall behind the arrivals.
+    pub rate: Option<Behind>,
 }
 
 /// The account of a search: `total = evaluated + pruned + Σ rejected`.
@@ -139,6 +150,10 @@ impl Job {
             both: miss(misses.both),
             tpot: miss(misses.tpot),
             ttft: miss(misses.ttft),
+            rate: misses.rate.map(|(requests_per_s, point)| Behind {
+                deployment: point.deployment(self),
+                requests_per_s,
+            }),
         }
     }
 

@@ -26,8 +26,9 @@ use crate::sweep::control::Control;
 const SLACK: f64 = 0.01;
 /// Deployments replayed at once.
 const ROUND: usize = 8;
-/// Most deployments that are replayed for the best.
+/// Most deployments that are replayed for the best, and most requests played for them.
 const MOST: u64 = 4096;
+const MOST_PLAYED: u64 = 4_000_000;
 /// Deployments replayed after which the walk ends once one has passed.
 const MANY: u64 = 256;
 /// Requests played after which the walk ends once enough layouts have passed.
@@ -229,7 +230,8 @@ pub(super) fn verify(
         .collect();
     let mut passed: Vec<Verified> = Vec::new();
     let (mut replayed, mut played) = (0, 0);
-    while replayed < MOST && !enough(job, &passed, heap.peek(), options.top) {
+    while replayed < MOST && played < MOST_PLAYED && !enough(job, &passed, heap.peek(), options.top)
+    {
         let enough_played = played > MOST_REQUESTS && passed.len() >= options.top;
         if enough_played || (replayed >= MANY && !passed.is_empty()) {
             break;
@@ -280,8 +282,12 @@ fn next_try(job: &Job, missed: &Verified, list: &[(Worth, Point)], place: usize)
     let keeps = |p: &Point| {
         let late = p.ttft_s * ttft > job.goal.ttft_limit_s();
         let slow = p.tpot_s * tpot > job.goal.tpot_limit_s();
-        // A replay that fits nothing or falls behind says nothing of its times.
-        !(late || slow) || matches!(missed.status, Status::Memory | Status::Rate)
+        match missed.status {
+            // A replay that fits nothing or falls behind says nothing of its times.
+            Status::Memory => true,
+            Status::Rate => p.gpus() > missed.point.gpus(),
+            _ => !(late || slow),
+        }
     };
     let mut rest = list.iter().enumerate().skip(place + 1);
     rest.find(|(_, (_, p))| keeps(p)).map(|(i, _)| i)
