@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Whole = np.ndarray[Any, np.dtype[np.int64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
+Groups = np.ndarray[Any, np.dtype[np.str_]]
 
 SCALES = np.array([0.08, 0.2])
 """Relative errors of TPOT and TTFT from which a residual counts linearly rather than squared."""
@@ -226,7 +227,7 @@ class Problem:
         return fit
 
     def left_out(
-        self, fit: Fit, groups: Array, on_group: Callable[[str], None] | None = None
+        self, fit: Fit, groups: Groups, on_group: Callable[[str], None] | None = None
     ) -> Array:
         """log(predicted / measured) of each group under a fit to the others.
 

@@ -53,6 +53,7 @@ ONLY = (
     _engine("kv-dtype", "Cache: auto (16 bits), bf16, fp8, nvfp4.", "FORMAT"),
     _engine("recv-interval", "Decode steps between looks at the queue (SGLang).", "N"),
     _engine("memory-share", "Share of memory for weights and cache.", "SHARE"),
+    _engine("serving-params", "Numbers of your own (planner calibrate --serving).", "FILE"),
     _engine("objective", "throughput (per GPU), cost, gpus (fewest for a rate).", "NAME"),
     _engine("price", "Price of a GPU-hour.", "PRICE"),
     _axis("attention-dp", "Attention replicas inside tp."),

@@ -47,6 +47,8 @@ class ServingJob(TypedDict, total=False):
     """Formats of the cache."""
     recv_interval: int
     memory_share: float
+    serving_params: str
+    """File of serving numbers that replace the shipped ones."""
     objective: str
     """``throughput``, ``cost`` or ``gpus``."""
     price: float

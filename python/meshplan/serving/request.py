@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from meshplan.errors import InputError
 from meshplan.specs.base import problem_at
 from meshplan.specs.serving import formats
-from meshplan.specs.serving_costs import hardware_json, routing_json, software_json
+from meshplan.specs.serving_costs import hardware, tables_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,14 +44,15 @@ def request(plan: ServingPlan, model: ModelSpec, trace: dict[str, Any] | None = 
         When the plan asks for what the model does not have, or a trace cannot be read.
     """
     _fits(plan, model)
+    numbers = tables_of(plan.serving_params)
     kinds = [kind for backend in plan.backend for kind in _kinds(plan, model, backend)]
     return json.dumps(
         {
             "model": model.canonical,
             "cluster": plan.cluster.canonical(),
-            "hardware": json.loads(hardware_json(plan.cluster.device.architecture)),
-            "software": {name: json.loads(software_json(name)) for name in plan.backend},
-            "routing": json.loads(routing_json()),
+            "hardware": hardware(plan.cluster.device.architecture, numbers),
+            "software": {name: numbers["software"][name] for name in plan.backend},
+            "routing": numbers["routing"],
             "kinds": kinds,
             "gpus": plan.gpus,
             "load": plan.workload.load(),

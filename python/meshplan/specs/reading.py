@@ -115,7 +115,7 @@ def read_plan(
 
 def relative_to(draft: Draft, folder: FilePath) -> None:
     """Files named in a plan are looked for beside it."""
-    for key in ("model", "cluster"):
+    for key in ("model", "cluster", "serving_params"):
         value = draft.data.get(key)
         if isinstance(value, str) and len(value) < 4096 and "\0" not in value:
             beside = folder / value

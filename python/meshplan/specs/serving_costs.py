@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from meshplan.errors import InputError
-from meshplan.specs.base import suggest
+from meshplan.errors import InputError, Problem
+from meshplan.specs.base import problem_at, suggest
 from meshplan.specs.overlay import assign
+from meshplan.specs.reading import read_toml
 from meshplan.specs.toml import parse
 
 if TYPE_CHECKING:
@@ -109,13 +111,71 @@ def tables(values: Mapping[str, float] | None = None) -> dict[str, dict[str, Any
     return tree
 
 
+LIMITS = (1e-12, 1e15)
+"""Numbers that make any sense."""
+
+
+def read_values(path: str | os.PathLike[str]) -> dict[str, float]:
+    """Values by parameter name of a file in the form of ``presets/serving.toml``.
+
+    Of each table only ``value`` is read; what the file does not name stays at the preset. Such a
+    file is what ``planner calibrate --serving`` writes.
+
+    Raises
+    ------
+    InputError
+        With every problem of the file.
+    """
+    draft = read_toml(path)
+    known = {p.name for p in parameters()}
+    values: dict[str, float] = {}
+    problems: list[Problem] = []
+    for name, table in draft.data.items():
+        if name not in known:
+            hint = suggest(name, sorted(known))
+            rule = "is not a number of the serving model"
+            problems.append(problem_at((name,), name, rule, hint, draft.origins))
+            continue
+        value = table.get("value") if isinstance(table, dict) else None
+        if (
+            not isinstance(value, (int, float))
+            or isinstance(value, bool)
+            or not LIMITS[0] <= value <= LIMITS[1]
+        ):
+            rule = f"must be a number in [{LIMITS[0]:g}, {LIMITS[1]:g}]"
+            hint = f'write ["{name}"] with value = 0.8 under it'
+            problems.append(problem_at((name, "value"), value, rule, hint, draft.origins))
+            continue
+        values[name] = float(value)
+    if not draft.data:
+        rule, hint = "names no number", "planner calibrate --serving writes such a file"
+        problems.append(Problem(rule, where=os.fspath(path), hint=hint))
+    if problems:
+        raise InputError.all_of(problems)
+    return values
+
+
+def tables_of(path: str | os.PathLike[str] | None) -> dict[str, dict[str, Any]]:
+    """Numbers of a file laid over the presets; without one, the presets'."""
+    return _fitted() if path is None else tables(read_values(path))
+
+
 @functools.cache
 def _fitted() -> dict[str, dict[str, Any]]:
     return tables()
 
 
-def hardware_json(architecture: str) -> str:
+def hardware(
+    architecture: str, numbers: Mapping[str, Mapping[str, Any]] | None = None
+) -> dict[str, Any]:
     """Hardware of the core for a device's architecture.
+
+    Parameters
+    ----------
+    architecture
+        Architecture of a device preset.
+    numbers
+        As of `tables`; the fitted ones unless given.
 
     Raises
     ------
@@ -129,7 +189,13 @@ def hardware_json(architecture: str) -> str:
             value=architecture,
             hint=suggest(architecture, list(ARCHITECTURES)),
         )
-    return json.dumps(_fitted()["hardware"][ARCHITECTURES[architecture]])
+    found: dict[str, Any] = (numbers or _fitted())["hardware"][ARCHITECTURES[architecture]]
+    return found
+
+
+def hardware_json(architecture: str) -> str:
+    """The same as JSON."""
+    return json.dumps(hardware(architecture))
 
 
 def software_json(backend: str) -> str:

@@ -45,6 +45,9 @@ class ServingPlan(Spec):
     """Decode steps between two looks at the queue (SGLang)."""
     memory_share: Annotated[Ratio, Field(gt=0, le=1)] | None = None
     """Share of memory that weights and cache may take; otherwise the backend's own default."""
+    serving_params: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """File of serving numbers that replace the shipped ones, as ``planner calibrate --serving``
+    writes it."""
     space: ServingSpace = ServingSpace()
     """Axes of the search."""
     objective: Objective = "throughput"

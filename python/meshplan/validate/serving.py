@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from meshplan.errors import InputError, Problem
+from meshplan.specs import serving_costs
 from meshplan.validate import deployments
 from meshplan.validate.serving_batch import Batch, Row, load_models
 from meshplan.validate.serving_score import Outcome, score
@@ -62,7 +63,11 @@ class Validation:
 
 
 def validate_serving(
-    path: str | Path, models: str | Path = "models", *, spec: str = "all"
+    path: str | Path,
+    models: str | Path = "models",
+    *,
+    spec: str = "all",
+    params: str | Path | None = None,
 ) -> Validation:
     """Predict measured deployments and compare.
 
@@ -76,6 +81,8 @@ def validate_serving(
     spec
         ``all`` rows, only those without (``stp``) or only those with (``mtp``) speculative
         decoding.
+    params
+        File of serving numbers that replace the shipped ones.
 
     Returns
     -------
@@ -100,7 +107,8 @@ def validate_serving(
     batch = Batch.of(rows, load_models(rows, models))
     if not batch.recorded:
         raise InputError.all_of(_problems(batch, str(path)))
-    return outcomes_of(rows, batch, batch.predict())
+    numbers = None if params is None else serving_costs.tables_of(params)
+    return outcomes_of(rows, batch, batch.predict(numbers))
 
 
 def outcomes_of(rows: Sequence[Row], batch: Batch, predicted: pl.DataFrame) -> Validation:

@@ -45,6 +45,10 @@ def serving(
         Spec,
         typer.Option("--spec", help="All rows, or only those without or with draft tokens."),
     ] = Spec.ALL,
+    params: Annotated[
+        Path | None,
+        typer.Option("--serving-params", help="Numbers of your own (planner calibrate --serving)."),
+    ] = None,
     output_file: Annotated[
         Path | None,
         typer.Option(
@@ -66,7 +70,7 @@ def serving(
     from meshplan.validate.serving import validate_serving
 
     target = output.check(output_file) if output_file else None
-    found = validate_serving(deployments, models, spec=spec.value)
+    found = validate_serving(deployments, models, spec=spec.value, params=params)
     if target:
         output.write([found.predictions], target)
     if plot:
