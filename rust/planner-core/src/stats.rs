@@ -43,20 +43,19 @@ impl Quantiles {
     }
 
     /// The same by selection, without a full sort and without memory of its own; the values, none
-    /// negative, are left in some other order.
+    /// negative, are left in some other order. `sum` is theirs.
     ///
     /// ```
     /// use planner_core::stats::Quantiles;
     /// let mut v = vec![3.0, 1.0, 2.0, 10.0];
-    /// assert_eq!(Quantiles::select(&mut v), Quantiles::of(vec![3.0, 1.0, 2.0, 10.0]));
+    /// assert_eq!(Quantiles::select(&mut v, 16.0), Quantiles::of(vec![3.0, 1.0, 2.0, 10.0]));
     /// ```
     #[must_use]
-    pub fn select(values: &mut [f64]) -> Self {
+    pub fn select(values: &mut [f64], sum: f64) -> Self {
         let Some(last) = values.len().checked_sub(1) else {
             return Self::default();
         };
-        let mean = values.iter().sum::<f64>() / values.len() as f64;
-        let max = values.iter().copied().fold(0.0, f64::max);
+        let mean = sum / values.len() as f64;
         let mut rest: &mut [f64] = values;
         let mut before = 0;
         let mut found = [0.0; 3];
@@ -64,8 +63,7 @@ impl Quantiles {
             let place = q * last as f64;
             let low = place.floor() as usize - before;
             let (_, at, above) = rest.select_nth_unstable_by_key(low, |v| v.to_bits());
-            let least = above.iter().copied().fold(f64::INFINITY, f64::min);
-            let high = if least.is_finite() { least } else { *at };
+            let high = if above.is_empty() { *at } else { least(above) };
             *out = *at + (high - *at) * place.fract();
             rest = &mut rest[low..];
             before += low;
@@ -75,7 +73,7 @@ impl Quantiles {
             p50: found[0],
             p90: found[1],
             p99: found[2],
-            max,
+            max: rest.iter().copied().fold(0.0, f64::max),
         }
     }
 
@@ -106,6 +104,20 @@ impl Quantiles {
     }
 }
 
+/// The smallest, found in lanes.
+fn least(values: &[f64]) -> f64 {
+    let smaller = |a: f64, b: f64| if b < a { b } else { a };
+    let mut lanes = [f64::INFINITY; 8];
+    let (chunks, tail) = values.as_chunks::<8>();
+    for chunk in chunks {
+        for (lane, v) in lanes.iter_mut().zip(chunk) {
+            *lane = smaller(*lane, *v);
+        }
+    }
+    let whole = lanes.into_iter().fold(f64::INFINITY, smaller);
+    tail.iter().copied().fold(whole, smaller)
+}
+
 #[cfg(test)]
 mod tests {
     use super::Quantiles;
@@ -116,7 +128,10 @@ mod tests {
         let mut rng = Pcg64::new(1, 0);
         for n in [1, 2, 3, 10, 101, 640] {
             let v: Vec<f64> = (0..n).map(|_| rng.uniform()).collect();
-            let (a, b) = (Quantiles::of(v.clone()), Quantiles::select(&mut v.clone()));
+            let (a, b) = (
+                Quantiles::of(v.clone()),
+                Quantiles::select(&mut v.clone(), v.iter().sum()),
+            );
             assert_eq!((a.p50, a.p90, a.p99, a.max), (b.p50, b.p90, b.p99, b.max));
             assert!((a.mean - b.mean).abs() < 1e-12);
         }

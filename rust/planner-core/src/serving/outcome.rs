@@ -117,13 +117,12 @@ struct Sums {
 
 impl Sums {
     #[inline]
-    fn add(&mut self, job: &Job, weight: f64, limits: &Limits) {
+    fn add(&mut self, job: &Job, [ttft_s, tpot_s]: [f64; 2], weight: f64, limits: &Limits) {
         self.weight += weight;
         self.latency += weight * (job.finish_s - job.send_s);
         self.output += weight * f64::from(job.output);
         self.queue += weight * (job.start_s - job.send_s);
-        let good =
-            job.ttft_s() <= limits.ttft_s && (job.output == 1 || job.tpot_s() <= limits.tpot_s);
+        let good = ttft_s <= limits.ttft_s && (job.output == 1 || tpot_s <= limits.tpot_s);
         self.good += if good { weight } else { 0.0 };
         self.makespan_s = self.makespan_s.max(job.finish_s);
     }
@@ -133,6 +132,8 @@ impl Sums {
 #[derive(Debug, Default)]
 pub struct Scratch {
     plain: [Vec<f64>; 2],
+    /// Σ of the plain values.
+    sums: [f64; 2],
     weighted: [Vec<(f64, f64)>; 2],
 }
 
@@ -144,8 +145,7 @@ impl Outcome {
             let (_, first, rest) = shares[0].weights();
             (first - rest).abs() < 1e-9 * first
         };
-        scratch.plain.iter_mut().for_each(Vec::clear);
-        scratch.weighted.iter_mut().for_each(Vec::clear);
+        scratch.clear();
         let mut sums = Sums::default();
         for share in shares {
             let (burst, first, rest) = share.weights();
@@ -156,8 +156,9 @@ impl Outcome {
                     continue;
                 }
                 let weight = if i < burst { first } else { rest };
-                sums.add(job, weight, limits);
-                scratch.push(job, (!plain).then_some(weight));
+                let times_s = [job.ttft_s(), job.tpot_s()];
+                sums.add(job, times_s, weight, limits);
+                scratch.push(job, times_s, (!plain).then_some(weight));
             }
         }
         let clients: u32 = shares.iter().map(|s| s.clients * s.engines).sum();
@@ -179,7 +180,7 @@ impl Outcome {
     /// Of requests that came on their own.
     #[must_use]
     pub fn open(jobs: &[Job], limits: &Limits, scratch: &mut Scratch) -> Self {
-        scratch.plain.iter_mut().for_each(Vec::clear);
+        scratch.clear();
         let mut sums = Sums {
             sent: jobs.len() as u32,
             ..Sums::default()
@@ -189,8 +190,9 @@ impl Outcome {
                 sums.rejected += 1;
                 continue;
             }
-            sums.add(job, 1.0, limits);
-            scratch.push(job, None);
+            let times_s = [job.ttft_s(), job.tpot_s()];
+            sums.add(job, times_s, 1.0, limits);
+            scratch.push(job, times_s, None);
         }
         let span_s = sums.makespan_s - jobs.first().map_or(0.0, |j| j.send_s);
         let rate = if span_s > 0.0 {
@@ -265,25 +267,30 @@ fn grows(jobs: &[Job]) -> bool {
 }
 
 impl Scratch {
+    fn clear(&mut self) {
+        self.plain.iter_mut().for_each(Vec::clear);
+        self.weighted.iter_mut().for_each(Vec::clear);
+        self.sums = [0.0; 2];
+    }
+
     #[inline]
-    fn push(&mut self, job: &Job, weight: Option<f64>) {
-        let (ttft, tpot) = (job.ttft_s(), job.tpot_s());
-        if let Some(w) = weight {
-            self.weighted[0].push((ttft, w));
-            if job.output > 1 {
-                self.weighted[1].push((tpot, w));
-            }
-        } else {
-            self.plain[0].push(ttft);
-            if job.output > 1 {
-                self.plain[1].push(tpot);
+    fn push(&mut self, job: &Job, times_s: [f64; 2], weight: Option<f64>) {
+        let counted = 1 + usize::from(job.output > 1);
+        for (i, time_s) in times_s.into_iter().enumerate().take(counted) {
+            if let Some(w) = weight {
+                self.weighted[i].push((time_s, w));
+            } else {
+                self.plain[i].push(time_s);
+                self.sums[i] += time_s;
             }
         }
     }
 
     fn quantiles(&mut self, plain: bool) -> [Quantiles; 2] {
         if plain {
-            self.plain.each_mut().map(|v| Quantiles::select(v))
+            let [ttft, tpot] = &mut self.plain;
+            let [a, b] = self.sums;
+            [Quantiles::select(ttft, a), Quantiles::select(tpot, b)]
         } else {
             self.weighted.each_mut().map(|v| Quantiles::weighted(v))
         }

@@ -30,7 +30,9 @@ impl Books {
         if blocked {
             self.blocked_s += span_s;
         }
-        self.peak_held = self.peak_held.max(held);
+        if held > self.peak_held {
+            self.peak_held = held;
+        }
     }
 
     #[inline]

@@ -29,7 +29,7 @@ impl<T: StepTimes + ?Sized> Rules<'_, T> {
     #[inline]
     #[must_use]
     pub fn fits(&self, job: &Job) -> bool {
-        f64::from(job.input) + f64::from(job.output) <= self.policy.kv_tokens as f64
+        u64::from(job.input) + u64::from(job.output) <= self.policy.kv_tokens
     }
 }
 

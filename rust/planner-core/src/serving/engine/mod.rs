@@ -7,6 +7,7 @@
 //! | `passes` | admission, passes over prompts of the three backends, preemption |
 //! | [`books`] | sums and peaks |
 //! | [`drive`] | closed loop, open loop, routing |
+//! | `line` | queues that cost little to look at |
 //! | [`requests`] | lengths and arrivals |
 //! | [`prefixes`] | a trace on engines with prefix caches |
 //! | [`table`] | step times tabulated |
@@ -16,6 +17,7 @@
 
 pub mod books;
 pub mod drive;
+mod line;
 mod passes;
 pub mod policy;
 pub mod prefixes;

@@ -44,8 +44,7 @@ impl Replica {
         if self.barred == Some(self.steps) {
             return false;
         }
-        let kv = policy.kv_tokens as f64;
-        let own = policy.waste_tokens() + f64::from(job.input);
+        let own = self.fixed.waste + f64::from(job.input);
         let need = match policy.reserve {
             Reserve::Prompt => own + f64::from(job.done),
             Reserve::Whole => own + f64::from(job.output),
@@ -54,7 +53,7 @@ impl Replica {
                 own + answer + self.expected_ratio(policy) * self.owed
             }
         };
-        self.held + need <= kv
+        self.held + need <= self.fixed.kv
     }
 
     /// SGLang's `new_token_ratio` now.
@@ -73,34 +72,32 @@ impl Replica {
     }
 
     /// Takes the first waiting request into the engine: its tokens are held from now on.
-    fn admit(&mut self, policy: &Policy, jobs: &mut [Job]) -> Option<u32> {
-        let id = self.queue.pop_front()?.job;
-        let job = &mut jobs[id as usize];
+    #[inline]
+    fn admit(&mut self, job: &mut Job) {
+        self.queue.take();
         if job.start_s.is_nan() {
             job.start_s = self.clock_s;
         }
-        self.held += policy.waste_tokens()
-            + f64::from(match policy.reserve {
-                Reserve::Whole => job.input + job.output,
-                Reserve::Prompt | Reserve::Expected { .. } => job.input + job.done,
-            });
-        Some(id)
+        let whole = self.fixed.whole;
+        let answer = if whole { job.output } else { job.done };
+        self.held += self.fixed.waste + f64::from(job.input + answer);
     }
 
-    /// Whether the first waiting request can be admitted now.
-    #[inline]
-    fn front_admits(&self, policy: &Policy, jobs: &[Job]) -> Option<u32> {
+    /// The first waiting request, if it can be admitted now.
+    #[inline(always)]
+    fn front_admits<'a>(&self, policy: &Policy, jobs: &'a mut [Job]) -> Option<(u32, &'a mut Job)> {
         let front = self.queue.front()?;
-        let may = self.sees(policy, front.seen_s) && self.admits(policy, &jobs[front.job as usize]);
-        may.then_some(front.job)
+        if !self.sees(front.seen_s) {
+            return None;
+        }
+        let job = &mut jobs[front.job as usize];
+        self.admits(policy, job).then_some((front.job, job))
     }
 
     /// Admits to decode at once: the prompt was computed elsewhere.
     pub(super) fn enter(&mut self, policy: &Policy, jobs: &mut [Job], ended: &mut Vec<u32>) {
-        while self.front_admits(policy, jobs).is_some() {
-            let Some(id) = self.admit(policy, jobs) else {
-                return;
-            };
+        while let Some((id, job)) = self.front_admits(policy, jobs) {
+            self.admit(job);
             self.ready.push(id);
             self.first_tokens(policy, jobs, ended);
         }
@@ -114,11 +111,11 @@ impl Replica {
         ended: &mut Vec<u32>,
     ) -> bool {
         let policy = rules.policy;
-        let seen = |w: &Waiting| self.sees(policy, w.seen_s);
+        let seen = |w: Waiting| self.sees(w.seen_s);
         if self.partial.is_none() && !self.queue.front().is_some_and(seen) {
             return false;
         }
-        let mixed = policy.backend != Backend::Sglang;
+        let mixed = !self.fixed.polls;
         let decodes = if mixed { self.decoding.len() as u32 } else { 0 };
         let budget = policy
             .max_batched_tokens
@@ -138,17 +135,16 @@ impl Replica {
         if decodes > 0 {
             span_s += policy.decode_share * rules.times.decode_s(n, self.context / n);
             self.steps += 1;
-            self.grow(policy, n * policy.tokens_per_step);
+            self.grow(n * policy.tokens_per_step);
         }
         self.clock_s += span_s;
         self.books.passes += 1;
         self.books.prompt_tokens += u64::from(batch.tokens);
-        let running = self.decoding.len() as f64;
-        self.books
-            .span(running + f64::from(batch.prompts), span_s, false, self.held);
+        let running = self.running() + f64::from(batch.prompts);
+        self.books.span(running, span_s, false, self.held);
         if mixed {
-            let due = |Reverse(key): &Reverse<u64>| (key >> 32) as u32 <= self.steps;
-            if self.decoding.peek().is_some_and(due) {
+            let due = |key: u64| (key >> 32) as u32 <= self.steps;
+            if self.decoding.front().is_some_and(due) {
                 self.retire(policy, jobs, ended);
             }
         } else {
@@ -160,6 +156,7 @@ impl Replica {
     }
 
     /// Prompts of the next pass within a budget of tokens; those that it completes are `ready`.
+    #[inline(always)]
     fn gather(&mut self, policy: &Policy, jobs: &mut [Job], budget: u32) -> Batch {
         let mut batch = Batch::default();
         if let Some(Partial { job, left }) = self.partial {
@@ -181,10 +178,9 @@ impl Replica {
             return batch;
         }
         while batch.tokens < budget {
-            let Some(id) = self.front_admits(policy, jobs) else {
+            let Some((id, job)) = self.front_admits(policy, jobs) else {
                 break;
             };
-            let job = &jobs[id as usize];
             let (known, past) = (
                 job.input + job.done,
                 if job.done == 0 { job.hit } else { 0 },
@@ -196,7 +192,7 @@ impl Replica {
                 break;
             }
             let new = if whole { left } else { left.min(room) };
-            self.admit(policy, jobs);
+            self.admit(job);
             batch.add(new, past);
             if new == left {
                 self.ready.push(id);
@@ -222,8 +218,9 @@ impl Replica {
     }
 
     /// Completed prompts give their first token and decode, or end if that is all.
+    #[inline(always)]
     fn first_tokens(&mut self, policy: &Policy, jobs: &mut [Job], ended: &mut Vec<u32>) {
-        let grows = policy.reserve != Reserve::Whole;
+        let grows = !self.fixed.whole;
         for i in 0..self.ready.len() {
             let id = self.ready[i];
             let job = &mut jobs[id as usize];
@@ -236,7 +233,7 @@ impl Replica {
             }
             if job.done >= job.output {
                 job.finish_s = self.clock_s;
-                self.held -= policy.waste_tokens() + f64::from(job.input + job.output);
+                self.held -= self.fixed.waste + f64::from(job.input + job.output);
                 ended.push(id);
             } else {
                 self.start(policy, id, job);
@@ -254,7 +251,7 @@ impl Replica {
         let gained = |job: &Job| f64::from(self.steps - job.from_step) * policy.tokens_per_step;
         let answer = |job: &Job| (f64::from(job.done) + gained(job)) as u32;
         let retracts = matches!(policy.reserve, Reserve::Expected { .. });
-        let ids = self.decoding.iter().map(|Reverse(key)| *key as u32);
+        let ids = self.decoding.as_slice().iter().map(|key| *key as u32);
         let last = |id: &u32| {
             let job = &jobs[*id as usize];
             if retracts {
@@ -269,7 +266,7 @@ impl Replica {
         let done = answer(&jobs[id as usize]);
         let job = &mut jobs[id as usize];
         self.release(policy, job);
-        self.decoding.retain(|Reverse(key)| *key as u32 != id);
+        self.decoding.retain(|key| *key as u32 != id);
         job.done = done.min(job.output - 1);
         job.preemptions += 1;
         self.books.preemptions += 1;
@@ -279,8 +276,8 @@ impl Replica {
             job: id,
         });
         if retracts {
-            let n = self.decoding.len() as f64;
-            let ids = self.decoding.iter().map(|Reverse(key)| *key as u32);
+            let n = self.running();
+            let ids = self.decoding.as_slice().iter().map(|key| *key as u32);
             let all: f64 = ids.map(|id| f64::from(jobs[id as usize].output)).sum();
             let ratio = (all - self.owed + RETRACT_STEPS * n) / all.max(1.0);
             self.expected = (ratio.clamp(0.0, 1.0), self.steps);

@@ -1,13 +1,11 @@
 //! One engine between its events: everything that runs advances together.
 //!
-//! A global counter of decode steps and a heap by finishing step replace per-token work: from one
+//! A global counter of decode steps and a line by finishing step replace per-token work: from one
 //! event (a prompt to prefill, an end, a full pool) to the next, k steps over n requests take
 //! `k · decode(n, mean context half way)`, which is exact for step times linear in context.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
-
 use super::books::Books;
+use super::line::Line;
 use super::policy::{Policy, Reserve};
 use crate::serving::deployment::Backend;
 use crate::serving::steps::StepTimes;
@@ -94,13 +92,27 @@ pub(super) struct Partial {
     pub left: u32,
 }
 
+/// Numbers of a policy that every event needs, made once.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Fixed {
+    /// Tokens of the pool.
+    pub kv: f64,
+    /// Tokens of the pool that a request loses.
+    pub waste: f64,
+    /// The pool is held for whole answers.
+    pub whole: bool,
+    /// New requests are looked for between steps, not at each.
+    pub polls: bool,
+}
+
 /// State of one engine.
 #[derive(Debug, Default)]
 pub struct Replica {
     pub(super) clock_s: f64,
     pub(super) steps: u32,
-    pub(super) queue: VecDeque<Waiting>,
-    pub(super) decoding: BinaryHeap<Reverse<u64>>,
+    pub(super) queue: Line<Waiting>,
+    /// Step of the end of each decoding request, over its number; ascending.
+    pub(super) decoding: Line<u64>,
     pub(super) ready: Vec<u32>,
     pub(super) partial: Option<Partial>,
     /// Σ tokens in the contexts of decoding requests.
@@ -117,6 +129,7 @@ pub struct Replica {
     /// Step at which a request lost its blocks: those who stay take theirs before any is admitted.
     pub(super) barred: Option<u32>,
     horizon_s: f64,
+    pub(super) fixed: Fixed,
     /// What happened so far.
     pub books: Books,
 }
@@ -153,6 +166,12 @@ impl Replica {
         self.expected = match policy.reserve {
             Reserve::Expected { first, .. } => (first, 0),
             Reserve::Prompt | Reserve::Whole => (0.0, 0),
+        };
+        self.fixed = Fixed {
+            kv: policy.kv_tokens as f64,
+            waste: policy.waste_tokens(),
+            whole: policy.reserve == Reserve::Whole,
+            polls: policy.backend == Backend::Sglang,
         };
         self.books.reset();
     }
@@ -264,11 +283,19 @@ impl Replica {
 
     /// Whether the engine has seen what arrived at `seen_s`.
     #[inline]
-    pub(super) fn sees(&self, policy: &Policy, seen_s: f64) -> bool {
-        match policy.backend {
-            Backend::Sglang => seen_s <= self.polled_s,
-            Backend::Vllm | Backend::Trtllm => seen_s <= self.clock_s,
-        }
+    pub(super) fn sees(&self, seen_s: f64) -> bool {
+        let looked_s = if self.fixed.polls {
+            self.polled_s
+        } else {
+            self.clock_s
+        };
+        seen_s <= looked_s
+    }
+
+    /// Requests that decode.
+    #[inline]
+    pub(super) fn running(&self) -> f64 {
+        f64::from(self.decoding.len() as u32)
     }
 
     /// Decode steps up to the next event; false if that lies beyond the limit.
@@ -280,10 +307,10 @@ impl Replica {
         ended: &mut Vec<u32>,
     ) -> bool {
         let policy = rules.policy;
-        let Some(&Reverse(top)) = self.decoding.peek() else {
+        let Some(top) = self.decoding.front() else {
             return true;
         };
-        let n = self.decoding.len() as f64;
+        let n = self.running();
         let growth = n * policy.tokens_per_step;
         let context = self.context / n;
         let to_end = (top >> 32) as u32 - self.steps;
@@ -291,11 +318,11 @@ impl Replica {
             None => (to_end, false),
             Some(front) => {
                 let step_s = rules.times.decode_s(n, context) + policy.host_s;
-                self.until_admission(policy, jobs, *front, (step_s, to_end))
+                self.until_admission(policy, jobs, front, (step_s, to_end))
             }
         };
-        if policy.reserve != Reserve::Whole {
-            let free = policy.kv_tokens as f64 - self.held;
+        if !self.fixed.whole {
+            let free = self.fixed.kv - self.held;
             if free < growth * f64::from(k) {
                 if free < growth && self.decoding.len() > 1 {
                     self.preempt(policy, jobs);
@@ -316,7 +343,7 @@ impl Replica {
         }
         self.clock_s += span_s;
         self.steps += k;
-        self.grow(policy, growth * steps);
+        self.grow(growth * steps);
         self.poll(policy, k, span_s);
         self.books.span(n, span_s, blocked, self.held);
         if k == to_end {
@@ -335,7 +362,7 @@ impl Replica {
         front: Waiting,
         (step_s, most): (f64, u32),
     ) -> (u32, bool) {
-        let seen = self.sees(policy, front.seen_s);
+        let seen = self.sees(front.seen_s);
         if self.barred == Some(self.steps) {
             return (1, seen);
         }
@@ -354,7 +381,7 @@ impl Replica {
             (u32::MAX, front.seen_s)
         };
         let mut need = up((next_s - self.clock_s) / step_s).max(1);
-        if policy.backend == Backend::Sglang && policy.recv_interval > 1 {
+        if self.fixed.polls && policy.recv_interval > 1 {
             let (interval, first) = (policy.recv_interval, policy.recv_interval - self.since_poll);
             let more = need.saturating_sub(first).div_ceil(interval);
             need = first.saturating_add(more.saturating_mul(interval));
@@ -365,17 +392,17 @@ impl Replica {
 
     /// `tokens` more are in the contexts.
     #[inline]
-    pub(super) fn grow(&mut self, policy: &Policy, tokens: f64) {
+    pub(super) fn grow(&mut self, tokens: f64) {
         self.context += tokens;
         self.owed -= tokens;
-        if policy.reserve != Reserve::Whole {
+        if !self.fixed.whole {
             self.held += tokens;
         }
     }
 
     #[inline]
     fn poll(&mut self, policy: &Policy, steps: u32, span_s: f64) {
-        if policy.backend == Backend::Sglang {
+        if self.fixed.polls {
             self.since_poll = (self.since_poll + steps) % policy.recv_interval;
             let last = self.clock_s - f64::from(self.since_poll) / f64::from(steps) * span_s;
             self.polled_s = self.polled_s.max(last);
@@ -395,18 +422,18 @@ impl Replica {
         self.context += f64::from(job.input + job.done);
         self.owed += f64::from(left);
         let key = u64::from(self.steps + steps) << 32 | u64::from(id);
-        self.decoding.push(Reverse(key));
+        self.decoding.insert(key);
     }
 
     /// Ends those that have all their tokens.
     #[inline]
     pub(super) fn retire(&mut self, policy: &Policy, jobs: &mut [Job], ended: &mut Vec<u32>) {
-        while let Some(Reverse(key)) = self.decoding.peek() {
+        while let Some(key) = self.decoding.front() {
             if (key >> 32) as u32 > self.steps {
                 return;
             }
-            let id = *key as u32;
-            self.decoding.pop();
+            let id = key as u32;
+            self.decoding.take();
             let job = &mut jobs[id as usize];
             job.finish_s = self.clock_s;
             self.release(policy, job);
@@ -415,15 +442,17 @@ impl Replica {
     }
 
     /// Gives a decoding request's tokens back.
+    #[inline]
     pub(super) fn release(&mut self, policy: &Policy, job: &Job) {
         let gained = f64::from(self.steps - job.from_step) * policy.tokens_per_step;
         let tokens = f64::from(job.input + job.done) + gained;
         self.context -= tokens;
         self.owed -= f64::from(job.output - job.done) - gained;
-        self.held -= policy.waste_tokens()
-            + match policy.reserve {
-                Reserve::Whole => f64::from(job.input + job.output),
-                Reserve::Prompt | Reserve::Expected { .. } => tokens,
+        self.held -= self.fixed.waste
+            + if self.fixed.whole {
+                f64::from(job.input + job.output)
+            } else {
+                tokens
             };
     }
 }

@@ -12,9 +12,9 @@ use crate::serving::steps::{Pass, StepTimes};
 /// Nodes of a table; kept and reset between replays.
 #[derive(Debug, Default)]
 pub struct Nodes {
-    lines: Vec<Cell<[f64; 2]>>,
+    lines: Vec<[Cell<f64>; 2]>,
     decode: Vec<Cell<[f64; 2]>>,
-    prefill: Vec<Cell<[f64; 3]>>,
+    prefill: Vec<[Cell<f64>; 3]>,
 }
 
 /// Where a table looks.
@@ -48,12 +48,14 @@ impl Nodes {
     ) -> Tabulated<'a, T> {
         let empty = Cell::new([f64::NAN; 2]);
         self.lines.clear();
+        let unknown = || Cell::new(f64::NAN);
         self.lines
-            .resize(range.sequences as usize + 1, empty.clone());
+            .resize_with(range.sequences as usize + 1, || [unknown(), unknown()]);
         self.decode.clear();
         self.decode.resize(DECODE_NODES, empty);
         self.prefill.clear();
-        self.prefill.resize(PREFILL_NODES, Cell::new([f64::NAN; 3]));
+        self.prefill
+            .resize_with(PREFILL_NODES, || [unknown(), unknown(), unknown()]);
         Tabulated {
             times,
             nodes: self,
@@ -78,10 +80,17 @@ fn value(node: usize, bits: u32) -> f64 {
     f64::from_bits(((node as u64) + (1023 << bits)) << (52 - bits))
 }
 
+/// Cells of their own, so that each number is read straight into its register.
+fn set<const N: usize>(cells: &[Cell<f64>; N], values: [f64; N]) {
+    for (cell, value) in cells.iter().zip(values) {
+        cell.set(value);
+    }
+}
+
 impl<T: StepTimes + ?Sized> Tabulated<'_, T> {
     #[cold]
-    fn line(&self, sequences: usize) -> [f64; 2] {
-        let (node, share) = place(sequences as f64, 2);
+    fn line(&self, sequences: usize) {
+        let (node, share) = place(sequences.max(1) as f64, 2);
         let [a, b] = self.decode_node(node);
         let line = if share > 0.0 {
             let [c, d] = self.decode_node(node + 1);
@@ -89,8 +98,7 @@ impl<T: StepTimes + ?Sized> Tabulated<'_, T> {
         } else {
             [a, b]
         };
-        self.nodes.lines[sequences].set(line);
-        line
+        set(&self.nodes.lines[sequences], line);
     }
 
     fn decode_node(&self, node: usize) -> [f64; 2] {
@@ -114,11 +122,11 @@ impl<T: StepTimes + ?Sized> Tabulated<'_, T> {
     /// Time, mean context of a token and slope over it at a node.
     #[inline]
     fn prefill_node(&self, node: usize) -> [f64; 3] {
-        let known = self.nodes.prefill[node].get();
-        if known[0].is_nan() {
+        let known = &self.nodes.prefill[node];
+        if known[0].get().is_nan() {
             self.ask_prefill(node)
         } else {
-            known
+            [known[0].get(), known[1].get(), known[2].get()]
         }
     }
 
@@ -135,7 +143,7 @@ impl<T: StepTimes + ?Sized> Tabulated<'_, T> {
         pass.past = self.range.prompt;
         let slope = (self.times.prefill_s(&pass) - t) / self.range.prompt;
         let entry = [t, tokens / prompts / 2.0, slope];
-        self.nodes.prefill[node].set(entry);
+        set(&self.nodes.prefill[node], entry);
         entry
     }
 }
@@ -143,15 +151,14 @@ impl<T: StepTimes + ?Sized> Tabulated<'_, T> {
 impl<T: StepTimes + ?Sized> StepTimes for Tabulated<'_, T> {
     #[inline]
     fn decode_s(&self, sequences: f64, context: f64) -> f64 {
-        let at = sequences as usize;
+        let at = sequences as u32 as usize;
         let Some(cell) = self.nodes.lines.get(at) else {
             return self.times.decode_s(sequences, context);
         };
-        let mut line = cell.get();
-        if line[0].is_nan() {
-            line = self.line(at.max(1));
+        if cell[0].get().is_nan() {
+            self.line(at);
         }
-        line[0] + line[1] * context
+        cell[0].get() + cell[1].get() * context
     }
 
     #[inline]
