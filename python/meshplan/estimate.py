@@ -2,63 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from meshplan.errors import Infeasible
 from meshplan.report.values import LAYOUT, phrase, value
+from meshplan.row import Row
 
 if TYPE_CHECKING:
     from meshplan.bands import Band
 
 
-class Estimate(Mapping[str, Any]):
-    """One row of the table of layouts, readable by key and by attribute.
+class Estimate(Row):
+    """One row of the table of layouts."""
 
-    Examples
-    --------
-    >>> row = Estimate({"tp": 8, "step_time_s": 5.25})
-    >>> row.tp, row["step_time_s"]
-    (8, 5.25)
-    """
-
-    __slots__ = ("_values",)
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = dict(values)
-
-    def __getitem__(self, name: str) -> Any:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self._values[name]
-        except KeyError:
-            raise AttributeError(f"no column {name!r}") from None
-
-    def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self._values]
+    __slots__ = ()
 
     @property
     def layout(self) -> dict[str, Any]:
         """The columns that say which layout this is."""
         return {name: self._values[name] for name in LAYOUT}
-
-    @property
-    def feasible(self) -> bool:
-        """Whether the layout obeys every rule and fits."""
-        return bool(self._values["status"] == "ok")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Values by column; what is unknown is None, so that the result is valid JSON."""
-        return {name: None if item != item else item for name, item in self._values.items()}
 
     def __repr__(self) -> str:
         if "step_time_s" not in self._values:

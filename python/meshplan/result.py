@@ -1,4 +1,4 @@
-"""What a search found, and the proof that it looked everywhere."""
+"""What a search over layouts found."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from meshplan.errors import Infeasible, InputError
 from meshplan.estimate import Estimate
+from meshplan.found import Found
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     import polars as pl
 
     from meshplan._core import Frame, SweepRows
     from meshplan.bands import Band
+    from meshplan.found import Proof
     from meshplan.specs.plan import Plan
 
 
@@ -23,47 +25,7 @@ MAX_ROWS = 10_000_000
 
 
 @dataclass(frozen=True)
-class Proof:
-    """Account of a space: ``total = evaluated + pruned + Σ rejected``.
-
-    Attributes
-    ----------
-    total
-        Candidates of the space.
-    evaluated
-        Candidates that were estimated and fit.
-    pruned
-        Candidates that a bound showed to be no better than what was kept.
-    rejected
-        Candidates that are not feasible, by reason.
-    rules
-        The broken rules behind `rejected`, in the order of checks: ``rule``, ``status``, ``text``
-        with the numbers of an ``example``, and ``layouts`` that each rejects.
-    """
-
-    total: int
-    evaluated: int
-    pruned: int
-    rejected: Mapping[str, int]
-    rules: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
-
-    @property
-    def holds(self) -> bool:
-        """Whether every candidate is accounted for."""
-        return self.total == self.evaluated + self.pruned + sum(self.rejected.values())
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as in ``planner sweep --json``."""
-        return {
-            "total": self.total,
-            "evaluated": self.evaluated,
-            "pruned": self.pruned,
-            "rejected": dict(self.rejected),
-        }
-
-
-@dataclass(frozen=True)
-class Result:
+class Result(Found):
     """What a search found.
 
     Attributes
@@ -118,16 +80,6 @@ class Result:
         return Estimate(rows[0])
 
     @property
-    def feasible(self) -> bool:
-        """Whether some layout obeys every rule and fits."""
-        return len(self.frames["top"]) > 0
-
-    @property
-    def rejections(self) -> dict[str, int]:
-        """Rejected layouts by reason, most frequent first."""
-        return dict(sorted(self.proof.rejected.items(), key=lambda item: -item[1]))
-
-    @property
     def frame(self) -> pl.DataFrame:
         """Every layout that obeys the rules, fitting or not, in the order of the space.
 
@@ -174,11 +126,6 @@ class Result:
         from meshplan.bands import band
 
         return band(self.software, self.plan.cluster.device.architecture, row)
-
-    def _frame(self, name: str) -> pl.DataFrame:
-        import polars as pl
-
-        return pl.DataFrame(self.frames[name])
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as ``planner sweep --json`` prints it."""

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import meshplan._core as _core
 from meshplan import request
+from meshplan.found import Proof
 from meshplan.report.values import phrase
-from meshplan.result import Proof, Result
+from meshplan.result import Result
 from meshplan.specs.software import load_software
 
 if TYPE_CHECKING:

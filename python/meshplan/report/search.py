@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from meshplan.result import Proof, Result
+    from meshplan.found import Proof
+    from meshplan.result import Result
     from meshplan.specs.plan import Plan
 
 

@@ -1,4 +1,4 @@
-"""What a search over deployments found, and the proof that it looked everywhere."""
+"""What a search over deployments found."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from meshplan.errors import Infeasible, InputError
+from meshplan.found import Found
+from meshplan.row import Row
 from meshplan.specs.serving import DEFINITION
 
 if TYPE_CHECKING:
     import polars as pl
 
     from meshplan._core import Frame
+    from meshplan.found import Proof
     from meshplan.hf import ModelSpec
-    from meshplan.result import Proof
     from meshplan.specs.serving_plan import ServingPlan
 
 
@@ -22,47 +24,10 @@ MAX_ROWS = 5_000_000
 """Most rows that `ServingResult.frame` holds in memory, some 4 GB."""
 
 
-class Deployment(Mapping[str, Any]):
-    """One row of the table of deployments, readable by key and by attribute.
+class Deployment(Row):
+    """One row of the table of deployments."""
 
-    Examples
-    --------
-    >>> row = Deployment({"tp": 8, "ttft_s": 0.5})
-    >>> row.tp, row["ttft_s"]
-    (8, 0.5)
-    """
-
-    __slots__ = ("_values",)
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = dict(values)
-
-    def __getitem__(self, name: str) -> Any:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self._values[name]
-        except KeyError:
-            raise AttributeError(f"no column {name!r}") from None
-
-    def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self._values]
-
-    @property
-    def feasible(self) -> bool:
-        """Whether the deployment keeps every limit."""
-        return bool(self._values["status"] == "ok")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Values by column; what is unknown is None, so that the result is valid JSON."""
-        return {name: None if item != item else item for name, item in self._values.items()}
+    __slots__ = ()
 
     def __repr__(self) -> str:
         from meshplan.report.serving import phrase
@@ -77,7 +42,7 @@ class Deployment(Mapping[str, Any]):
 
 
 @dataclass(frozen=True)
-class ServingResult:
+class ServingResult(Found):
     """What a search found.
 
     Attributes
@@ -191,16 +156,6 @@ class ServingResult:
         rows = [Deployment(row) for row in self.rows("best")]
         return dict(zip(self.objectives, rows, strict=True))
 
-    @property
-    def feasible(self) -> bool:
-        """Whether some deployment keeps every limit."""
-        return len(self.frames["top"]) > 0
-
-    @property
-    def rejections(self) -> dict[str, int]:
-        """Rejected deployments by reason, most frequent first."""
-        return dict(sorted(self.proof.rejected.items(), key=lambda item: -item[1]))
-
     def check(self) -> None:
         """Raise `Infeasible`, with the nearest miss, unless something was found."""
         if not self.feasible:
@@ -209,11 +164,6 @@ class ServingResult:
     def rows(self, name: str) -> list[dict[str, Any]]:
         """Rows of ``top``, ``pareto`` or ``best`` with their chances to keep the limits."""
         return [row | chances(self.plan, row) for row in self._frame(name).to_dicts()]
-
-    def _frame(self, name: str) -> pl.DataFrame:
-        import polars as pl
-
-        return pl.DataFrame(self.frames[name])
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as ``planner sweep --workload serving --json`` prints it."""

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import meshplan._core as _core
-from meshplan.result import Proof
+from meshplan.found import Proof
 from meshplan.serving import request
 from meshplan.serving.nearest import nearest
 from meshplan.serving.result import ServingResult

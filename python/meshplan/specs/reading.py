@@ -75,6 +75,27 @@ def read_toml(path: str | os.PathLike[str]) -> Draft:
     return Draft(data, origins)
 
 
+def draft_of(
+    config: str | os.PathLike[str] | None,
+    given: Mapping[Path, tuple[Any, str]] | None,
+    axes: Mapping[str, Any] | None,
+) -> Draft:
+    """Draft of a plan: its file, then what is given over it, then axes that neither mentions.
+
+    The cluster is read, and files that the plan names are looked for beside it.
+    """
+    draft = Draft() if config is None else read_toml(config)
+    if config is not None:
+        relative_to(draft, FilePath(config).parent)
+    draft.data.setdefault("workload", {})
+    for path, (value, origin) in (given or {}).items():
+        draft.put(path, value, origin)
+    if isinstance(draft.data.get("space", {}), dict):
+        draft.data["space"] = {**(axes or {}), **draft.data.get("space", {})}
+    read_cluster(draft)
+    return draft
+
+
 def read_plan(
     config: str | os.PathLike[str] | None = None,
     given: Mapping[Path, tuple[Any, str]] | None = None,
@@ -96,14 +117,7 @@ def read_plan(
     InputError
         With every problem of the plan.
     """
-    draft = Draft() if config is None else read_toml(config)
-    if config is not None:
-        relative_to(draft, FilePath(config).parent)
-    for path, (value, origin) in (given or {}).items():
-        draft.put(path, value, origin)
-    if isinstance(draft.data.get("space", {}), dict):
-        draft.data["space"] = {**(axes or {}), **draft.data.get("space", {})}
-    read_cluster(draft)
+    draft = draft_of(config, given, axes)
     _generation(draft)
     plan = build(Plan, draft.data, draft.origins)
     plan.origins.update(draft.origins)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, PrivateAttr
@@ -13,7 +12,7 @@ from meshplan.specs.cluster import Cluster
 from meshplan.specs.engines import ServingSpace, names_of
 from meshplan.specs.fields import Count, Ratio, Switch
 from meshplan.specs.plan import DEFAULT_MODEL
-from meshplan.specs.reading import Draft, read_cluster, read_toml, relative_to
+from meshplan.specs.reading import draft_of, read_toml
 from meshplan.specs.serving import BACKENDS, CACHES, MODES, WEIGHTS, Objective, Serving
 from meshplan.specs.toml import Path
 
@@ -117,15 +116,7 @@ def read_serving_plan(
     InputError
         With every problem of the plan.
     """
-    draft = Draft() if config is None else read_toml(config)
-    if config is not None:
-        relative_to(draft, FilePath(config).parent)
-    draft.data.setdefault("workload", {})
-    for path, (value, origin) in (given or {}).items():
-        draft.put(path, value, origin)
-    if isinstance(draft.data.get("space", {}), dict):
-        draft.data["space"] = {**(axes or {}), **draft.data.get("space", {})}
-    read_cluster(draft)
+    draft = draft_of(config, given, axes)
     plan = build(ServingPlan, draft.data, draft.origins)
     plan.origins.update(draft.origins)
     problems = [
