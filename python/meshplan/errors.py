@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from math import isfinite
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -102,6 +103,24 @@ class InputError(PlannerError):
     def problems(self) -> tuple[Problem, ...]:
         """Every problem of the input, in the order of the input."""
         return self._problems
+
+
+def require_finite(**numbers: float | Sequence[float] | None) -> None:
+    """Refuse numbers that are infinite or not numbers, every one of them at once.
+
+    Raises
+    ------
+    InputError
+        With the name of each.
+    """
+    problems = []
+    for name, value in numbers.items():
+        values = [value] if isinstance(value, int | float) else value or ()
+        problems += [
+            Problem("must be a finite number", name, str(v)) for v in values if not isfinite(v)
+        ]
+    if problems:
+        raise InputError.all_of(problems)
 
 
 class Infeasible(PlannerError):

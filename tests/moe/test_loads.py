@@ -133,3 +133,33 @@ def test_public_recordings_read_whole() -> None:
     assert (len(olmoe.snapshots), olmoe.layers, olmoe.experts) == (6, [0, 7, 15], 64)
     oss = read_loads(folder / "gptoss20b" / "gptoss20b_expert_counts_by_dataset.csv", top_k=4)
     assert (len(oss.snapshots), len(oss.layers), oss.experts) == (11, 24, 32)
+
+
+def test_every_problem_of_a_file_is_told_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "l.csv"
+    path.write_text(
+        "layer,total,e0,e1,e2\n0,6,1,nan,3\n1,6,-5,1,x\nz,6,1,2,3\n3,9,1,2,3\n4,a,1,2,3\n5,1,2\n"
+    )
+    with pytest.raises(InputError) as refused:
+        read_loads(path)
+    told = [str(problem) for problem in refused.value.problems]
+    expected = [
+        ":4: layer = z: not a number",
+        ":7: has 3 cells, the header has 5",
+        ":2: expert 1 = nan: not a number",
+        ":3: expert 0 = -5: counts are finite and not negative, below 1e+18",
+        ":3: expert 2 = x: not a number",
+        ":5: the counts sum to 6, not to total = 9",
+        ":6: total = a: a stated total is a finite number",
+    ]
+    assert [line.removeprefix(str(path)) for line in told] == expected
+
+
+def test_json_problems_name_the_layer(tmp_path: Path) -> None:
+    path = tmp_path / "l.json"
+    path.write_text("[[1, 2], [3, -4], [5]]")
+    with pytest.raises(InputError) as refused:
+        read_loads(path)
+    told = [str(problem) for problem in refused.value.problems]
+    assert "layer 1, expert 1 = -4" in told[0]
+    assert "layer 2, row: has 1 experts" in told[1]

@@ -45,8 +45,11 @@ def feeds(
 
 
 def qwen_next(f: Fields, family: str) -> Draft:
-    """Qwen3-Next and Qwen3.5: three gated-delta-net layers, then one gated attention layer."""
-    del family
+    """Qwen3-Next and Qwen3.5: three gated-delta-net layers, then one gated attention layer.
+
+    Qwen3.5 keeps float32 states, and its configs say so. Those of Qwen3-Next say nothing, and engines
+    then keep states in the type of the model: vLLM logs blocks of 544 tokens, not 1056.
+    """
     width, vocab, count = parts.hidden(f), parts.vocab(f), parts.layer_count(f)
     kinds = parts.layer_types(f, count)
     every = f.whole("full_attention_interval", high=MAX_LAYERS, default=4)
@@ -81,7 +84,7 @@ def qwen_next(f: Fields, family: str) -> Draft:
         f.whole("linear_key_head_dim"),
         f.whole("linear_value_head_dim"),
         f.whole("linear_conv_kernel_dim", high=64),
-        state_bytes(f),
+        state_bytes(f, "bfloat16" if family == "qwen3_next" else "float32"),
     )
     f.ignore("use_sliding_window", "sliding_window", "max_window_layers")
     feed = feeds(f, width, count, MoeTraits(shared_gate=True))

@@ -41,6 +41,30 @@ def _squeeze(name: str) -> str:
     return re.sub(r"[-_. ]", "", name.lower())
 
 
+def published(name: str) -> str | None:
+    """Name of the preset whose structure a published name has, such as ``org/Name-Instruct-FP8``.
+
+    >>> published("meta-llama/Llama-3.1-8B-Instruct")
+    'llama-3.1-8b'
+    >>> published("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8")
+    'qwen3-30b-a3b'
+    """
+    short = name.rstrip("/").rsplit("/", 1)[-1][:120].lower().removeprefix("meta-")
+    while True:
+        found = resolve(short)
+        shorter = _TAIL.sub("", short)
+        if found is not None or shorter == short:
+            return found
+        short = shorter
+
+
+_TAIL = re.compile(
+    r"[-_.](instruct|chat|base|hf|it|pt|fp8|bf16|nvfp4|mxfp4|int[48]|awq|gptq|dynamic|thinking"
+    r"|w\d+a\d+|\d{4}|v\d[.\d]*)$"
+)
+"""Ends of published names that say nothing of the structure."""
+
+
 def config(name: str) -> dict[str, Any]:
     """Return the config of a preset; a config made from another states only what differs."""
     entry = table()[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
 
 ROUNDING_GIB = 0.005
 """Logs print memory with two decimals."""
+
+WEIGHTS_TOLERANCE = 0.03
+"""Relative difference of weights that counts as the same: buffers and padded vocabularies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +44,80 @@ class Line:
 
 def explain(log: EngineLog, answer: Size) -> list[Line]:
     """Compare a log with the answer computed from the memory that it reports."""
-    lines = [line for line in (_memory(log, answer), _blocks(log, answer)) if line]
+    parts = [_weights, _memory, _block_size, _padding, _blocks, _tokens, _concurrency, _needed]
+    return [line for part in [*parts, _longest] if (line := part(log, answer)) is not None]
+
+
+def implied_blocks(log: EngineLog, answer: Size) -> int | None:
+    """Blocks of a log that states no memory: as logged, or those that make its tokens."""
+    blocks, tokens = log.number("blocks"), log.number("tokens")
+    if blocks is not None or tokens is None:
+        return None if blocks is None else int(blocks)
+    slots, block = int(tokens), int(answer.block_tokens)
+    if answer.log_lines is None:
+        return slots // block
+    # The newer line, ⌊blocks · longest request / its blocks⌋, unless only the older one gives this.
+    need, length = int(answer.blocks_per_request), answer.max_model_len
+    newer = -(-slots * need // length)
+    older = slots // block * len(answer.groups)
+    old_version = re.match(r"0\.(\d|1\d)(\D|$)", log.text("version") or "") is not None
+    reproduced = newer * length // need == slots
+    return older if slots % block == 0 and (old_version or not reproduced) else newer
+
+
+def _weights(log: EngineLog, answer: Size) -> Line | None:
+    logged = log.number("weights_gib")
+    if logged is None:
+        return None
+    terms = answer.stages[answer.limiting_stage]["memory"]
+    computed = terms["weights_bytes"] / GIB if terms else None
+    why = "of one GPU; what they take is not left for the cache"
+    if computed is None:
+        return Line("weights, GiB", f"{logged:.2f}", "", None, why)
+    agrees = abs(computed - logged) <= WEIGHTS_TOLERANCE * logged
+    return Line("weights, GiB", f"{logged:.2f}", f"{computed:.2f}", agrees, why)
+
+
+def _block_size(log: EngineLog, answer: Size) -> Line | None:
     block = log.number("block_size")
-    if block is not None:
-        why = "smallest multiple of the alignment whose page holds a recurrent state"
-        computed = answer.block_tokens
-        lines.append(Line("block size", f"{block:.0f}", str(computed), block == computed, why))
-    lines += [line for line in (_tokens(log, answer), _concurrency(log, answer)) if line]
-    return lines
+    if block is None:
+        return None
+    why = "smallest multiple of the alignment whose page holds a recurrent state"
+    if answer.engine != "vllm":
+        why = "as configured"
+    computed = answer.block_tokens
+    return Line("block size", f"{block:.0f}", str(computed), block == computed, why)
+
+
+def _padding(log: EngineLog, answer: Size) -> Line | None:
+    logged = log.number("state_padding_percent")
+    if logged is None:
+        return None
+    computed = 100 * answer.state_padding_ratio
+    why = "page of a block over the state that it holds, less one"
+    agrees = abs(computed - logged) <= 0.006
+    return Line("padding of states, %", f"{logged:.2f}", f"{computed:.2f}", agrees, why)
+
+
+def _needed(log: EngineLog, answer: Size) -> Line | None:
+    logged = log.number("needed_gib")
+    if logged is None:
+        return None
+    computed = answer.request_bytes / GIB
+    why = f"one request of {answer.max_model_len:,} tokens, which start-up asks for"
+    agrees = abs(computed - logged) <= ROUNDING_GIB + 1e-9
+    return Line("needed, GiB", f"{logged:.2f}", f"{computed:.2f}", agrees, why)
+
+
+def _longest(log: EngineLog, answer: Size) -> Line | None:
+    logged = log.number("estimated_max_len")
+    if logged is None:
+        return None
+    computed = answer.max_len_that_fits
+    slack = (_slack(answer) + 1) * answer.block_tokens
+    why = "longest request whose blocks the memory holds"
+    agrees = abs(computed - logged) <= slack
+    return Line("estimated longest request", f"{logged:,.0f}", f"{computed:,}", agrees, why)
 
 
 def _memory(log: EngineLog, answer: Size) -> Line | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
@@ -39,6 +40,9 @@ FACTS: Final[tuple[tuple[str, str, str], ...]] = (
     ("sglang", "tokens", r"KV Cache is allocated\.[^#]*#tokens: " + _NUMBER),
     ("sglang", "tokens", r"max_total_num_tokens=" + _NUMBER),
     ("sglang", "available_gib", r"KV [Ss]ize: " + _GIB),
+    ("sglang", "keys_gib", r"\bK size: " + _GIB),
+    ("sglang", "values_gib", r"\bV size: " + _GIB),
+    ("sglang", "weights_gib", r"Load weight end\.[^\n]*mem usage=" + _GIB),
     ("sglang", "max_len", r"context_len=" + _NUMBER),
     ("sglang", "tp", r"tp_size=(\d+)"),
     ("sglang", "model", r"model_path='([^']+)'"),
@@ -69,8 +73,7 @@ class EngineLog:
 
     def number(self, name: str) -> float | None:
         """Smallest number that any worker printed: the pool is the smallest worker's."""
-        numbers = [value for value in self.facts.get(name, []) if isinstance(value, float)]
-        return min(numbers, default=None)
+        return min(self._numbers(name), default=None)
 
     def text(self, name: str) -> str | None:
         """First text of a fact."""
@@ -78,9 +81,18 @@ class EngineLog:
 
     @property
     def available_bytes(self) -> list[float] | None:
-        """Memory for the cache, one value per worker that reported it, bytes."""
-        found = [v * GIB for v in self.facts.get("available_gib", []) if isinstance(v, float)]
-        return found or None
+        """Memory for the cache, one value per worker that reported it, bytes.
+
+        SGLang states keys and values apart; a latent cache has no values.
+        """
+        found = self._numbers("available_gib")
+        if not found:
+            keys, values = self._numbers("keys_gib"), self._numbers("values_gib")
+            found = [k + v for k, v in zip_longest(keys, values, fillvalue=0.0)]
+        return [v * GIB for v in found] or None
+
+    def _numbers(self, name: str) -> list[float]:
+        return [value for value in self.facts.get(name, []) if isinstance(value, float)]
 
 
 def read_log(path: Path) -> EngineLog:

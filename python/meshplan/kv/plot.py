@@ -29,11 +29,20 @@ def _altair() -> Any:
     return altair
 
 
+def check(path: Path | None) -> None:
+    """Refuse a chart that could not be written, before the work that it shows."""
+    if path is None:
+        return
+    if path.suffix.lower() not in (".png", ".svg", ".html"):
+        raise InputError("must end in .png, .svg or .html", field="--plot", value=str(path))
+    if not path.parent.is_dir():
+        raise InputError("no such folder", field="--plot", value=str(path))
+
+
 def save(chart: Any, path: Path) -> None:
     """Write a chart as ``.png``, ``.svg`` or self-contained ``.html``, whole or not at all."""
+    check(path)
     kind = path.suffix.lower().removeprefix(".")
-    if kind not in ("png", "svg", "html"):
-        raise InputError("must end in .png, .svg or .html", field="--plot", value=str(path))
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         draft = Path(folder) / f"chart.{kind}"
         options = {"inline": True} if kind == "html" else {}

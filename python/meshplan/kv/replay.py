@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from meshplan._core import kv_groups, kv_replay
-from meshplan.errors import InputError
+from meshplan.errors import InputError, require_finite
 from meshplan.kv.traces import Format, readable, trace_options
 
 if TYPE_CHECKING:
@@ -192,7 +192,9 @@ def replay(
     """
     for capacity in capacities:
         if capacity is not None and not 0 <= capacity < 1 << 63:
-            raise InputError("must be 0 blocks or more", field="capacity", value=str(capacity))
+            rule = "must be at least 0 blocks and below 2^63"
+            raise InputError(rule, field="capacity", value=str(capacity))
+    require_finite(sample=sample)
     layers, block_size = _layers(model, flags, block_size)
     options = {
         "block_tokens": block_size,

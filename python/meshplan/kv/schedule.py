@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from meshplan._core import kv_schedule
-from meshplan.errors import InputError
+from meshplan.errors import InputError, require_finite
 from meshplan.kv.traces import Format, readable, trace_options
 
 if TYPE_CHECKING:
@@ -94,6 +94,8 @@ class Engine:
             if whole and not least.get(item.name, 1) <= value < _TOO_LARGE:
                 rule = f"must be at least {least.get(item.name, 1)} and below 2^31"
                 raise InputError(rule, field=item.name, value=str(value))
+        require_finite(watermark=self.watermark, conservativeness=self.conservativeness)
+        require_finite(**asdict(self.step))
         null = 1 if self.policy == "vllm" else 0
         return {
             "policy": self.policy,
@@ -177,7 +179,8 @@ def schedule(
             found, block, trace_block_size=ids, skip_bad=skip_bad, unordered=unordered
         )
         summary, requests, timeline = kv_schedule(str(path), reader, json.dumps(options))
-    return Schedule(json.loads(summary), requests, timeline)
+    found_summary = {**json.loads(summary), "prefix_caching": options["prefix_caching"]}
+    return Schedule(found_summary, requests, timeline)
 
 
 MOONCAKE_BLOCK = 512
@@ -264,7 +267,8 @@ def _distance(out: Schedule, measured: Sequence[tuple[float, float]]) -> float:
     frame = pl.DataFrame(out.requests)
     if len(frame) != len(measured):
         rule = f"{len(measured)} measured requests for {len(frame)} in the trace"
-        raise InputError(rule, field="measured")
+        hint = "the run that was measured must be of this trace, a line for each request"
+        raise InputError(rule, field="measured", hint=hint)
     ttft = frame["ttft_s"].to_list()
     latency = (frame["finish_s"] - frame["arrival_s"]).to_list()
     total = sum(
@@ -289,7 +293,7 @@ def read_measured(path: Path) -> list[tuple[float, float]]:
     """
     found = []
     try:
-        with path.open() as file:
+        with path.open(encoding="utf-8", errors="replace") as file:
             for number, line in enumerate(file, start=1):
                 where = f"{path}:{number}"
                 try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from meshplan._core import kv_size
-from meshplan.errors import InputError
+from meshplan.errors import InputError, require_finite
 from meshplan.kv.gpus import GIB, visible_bytes
 
 if TYPE_CHECKING:
@@ -218,6 +218,36 @@ def size(
     return Size(report, max_len, _engine(flags.engine), list(spec.assumptions))
 
 
+def refusals(
+    model: str | os.PathLike[str] | Mapping[str, Any] | ModelSpec, flags: Flags
+) -> list[str]:
+    """Say why an engine would not start in this layout, whatever the memory.
+
+    Attention heads must be a multiple of the tensor-parallel ranks; vLLM shards the tokens of MHA,
+    GQA and MQA over ``tp / kv_heads`` context ranks at most, which hold copies of the same heads
+    (``config/model.py``).
+
+    Examples
+    --------
+    >>> refusals("llama-3.1-8b", Flags(tensor_parallel=3))
+    ['tp = 3 does not divide 32 attention heads']
+    >>> refusals("llama-3.1-8b", Flags(tensor_parallel=8, decode_context_parallel=2))
+    ['dcp = 2 is above tp / KV heads = 8 / 8']
+    """
+    from meshplan.hf import load_model
+
+    tp, dcp = flags.tensor_parallel, flags.decode_context_parallel
+    found: dict[str, None] = {}
+    for kind in load_model(model).canonical["kinds"]:
+        mixer = kind.get("mixer") or {}
+        heads, kv_heads = mixer.get("heads"), mixer.get("kv_heads")
+        if heads and heads % tp:
+            found[f"tp = {tp} does not divide {heads} attention heads"] = None
+        if flags.engine == "vllm" and dcp > 1 and kv_heads and dcp * kv_heads > tp:
+            found[f"dcp = {dcp} is above tp / KV heads = {tp} / {kv_heads}"] = None
+    return list(found)
+
+
 def canonical_query(
     model: str | os.PathLike[str] | Mapping[str, Any] | ModelSpec, flags: Flags, hardware: Hardware
 ) -> str:
@@ -254,7 +284,8 @@ def _engine(name: str) -> str:
     return engine
 
 
-def _version(engine: str, text: str | None) -> tuple[int, int] | None:
+def parse_version(engine: str, text: str | None) -> tuple[int, int] | None:
+    """Read a version whose rules are known: ``v0.11.2`` is 0.11."""
     if text is None:
         return None
     first, last = VERSIONS.get(engine, (None, None))
@@ -293,7 +324,13 @@ def _query(flags: Flags, engine: str, max_len: int, hardware: Hardware) -> dict[
         ):
             rule = f"must be at least {least} and below 2^40"
             raise InputError(rule, field=item.name, value=str(value))
-    version = _version(engine, flags.engine_version)
+    for name in ("free_gpu_memory_fraction", "swa_full_tokens_ratio", "mamba_full_memory_ratio"):
+        require_finite(**{name: getattr(flags, name)})
+    stages = list(flags.pipeline_layers or [])
+    if any(not 0 <= n < 1 << 31 for n in stages):
+        rule = "each stage must hold at least 0 layers"
+        raise InputError(rule, field="pipeline_layers", value=",".join(map(str, stages)))
+    version = parse_version(engine, flags.engine_version)
     tokens, seqs = _default_batch(hardware, version, max_len)
     return {
         "engine": engine,
@@ -319,6 +356,12 @@ def _query(flags: Flags, engine: str, max_len: int, hardware: Hardware) -> dict[
         "mamba_ratio": flags.mamba_full_memory_ratio,
     }
 
+
+MOST_BYTES: Final = float(1 << 60)
+"""Memory of a GPU beyond which a figure is a mistake."""
+
+WEIGHTS: Final = ("fp32", "bf16", "fp16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int8", "int4")
+"""Formats of weights."""
 
 V1: Final = (0, 8)
 """First vLLM whose default engine cuts prompts into chunks."""
@@ -350,6 +393,10 @@ def _default_batch(
 
 def _memory(hardware: Hardware, engine: str) -> dict[str, Any]:
     if hardware.available_memory is not None:
+        for value in hardware.available_memory:
+            if not abs(value) < MOST_BYTES:
+                rule = "must be finite and below 1 EiB"
+                raise InputError(rule, field="available_memory", value=f"{value:g} B")
         return {"kind": "available", "bytes": [float(b) for b in hardware.available_memory]}
     total = hardware.gpu_memory
     if total is None:
@@ -360,12 +407,20 @@ def _memory(hardware: Hardware, engine: str) -> dict[str, Any]:
                 hint="--gpu h100, or --available-memory '20.5 GiB' as the engine reported it",
             )
         total = visible_bytes(hardware.gpu)
+    if not 0 < total < MOST_BYTES:
+        rule = "must be above 0 and below 1 EiB"
+        raise InputError(rule, field="gpu_memory", value=f"{total:g} B")
+    if hardware.weight_dtype is not None and hardware.weight_dtype not in WEIGHTS:
+        hint = "one of " + ", ".join(WEIGHTS)
+        rule = "is not a format of weights"
+        raise InputError(rule, field="weight_dtype", value=hardware.weight_dtype, hint=hint)
+    require_finite(weights_memory=hardware.weights_memory)
     share = hardware.memory_share
     if share is None:
         share = 0.88 if engine == "sglang" else 0.9
     if not 0 < share <= 1:
-        rule = "must be above 0 and at most 1"
-        raise InputError(rule, field="memory_share", value=str(share))
+        field = "mem_fraction_static" if engine == "sglang" else "memory_share"
+        raise InputError("must be above 0 and at most 1", field=field, value=str(share))
     return {
         "kind": "device",
         "total_bytes": float(total),

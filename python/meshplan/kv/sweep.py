@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from meshplan._core import KvSweep, kv_lengths, kv_waste
-from meshplan.errors import InputError
+from meshplan.errors import InputError, require_finite
 from meshplan.kv.size import KV_FORMATS, Flags, Hardware, canonical_query
 from meshplan.kv.traces import Format, readable, trace_options
 
@@ -192,6 +192,7 @@ class Axes:
             if bad:
                 rule = f"must be at least {least} and below 2^31"
                 raise InputError(rule, field=name, value=str(bad[0]))
+        require_finite(share=self.shares)
         formats = [KV_FORMATS[name.lower()] for name in self.kv_dtypes]
         return {**{k: list(v) for k, v in axes.items()}, "kv_format": formats,
                 "share": list(self.shares)}  # fmt: skip

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from meshplan._core import kv_transfer
-from meshplan.errors import InputError
+from meshplan.errors import InputError, require_finite
 from meshplan.kv.size import KV_FORMATS
 
 if TYPE_CHECKING:
@@ -110,6 +111,10 @@ def transfer(
     if kv_format is None:
         hint = "one of " + ", ".join(KV_FORMATS)
         raise InputError("is not a cache format", field="kv_dtype", value=kv_dtype, hint=hint)
+    if not (route.link_bytes_per_s > 0 and math.isfinite(route.link_bytes_per_s)):
+        given = f"{route.link_bytes_per_s:g}"
+        raise InputError("must be above 0", field="link", value=given, hint="400 Gb/s, or 50 GB/s")
+    require_finite(latency=route.latency_s, prefill_time=route.prefill_s)
     query = {
         "kv_format": kv_format,
         "prompt_tokens": prompt,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,10 @@ TOLERANCE = 1e-3
 """Relative difference that a stated total may have from the sum of its row (rounded counts)."""
 TOKENS_TOLERANCE = 0.05
 """The same for tokens × top_k: recordings that average over samples lose up to 3 %."""
+MOST_TOKENS = 1e18
+"""Counts from here on are mistakes."""
+MOST_PROBLEMS = 20
+"""Problems of a file that are told at once."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,8 @@ def read_loads(
     """
     table = read_table(path)
     rows = [row for row in table.rows if _matches(row, where or {})]
+    if not rows and table.problems:
+        raise InputError.all_of(table.problems[:MOST_PROBLEMS])
     if not rows:
         raise InputError(
             "no row is left",
@@ -106,7 +113,7 @@ def read_loads(
     if table.top_k is not None and top_k not in (None, table.top_k):
         rule = f"each recorded token chose {table.top_k} experts"
         raise InputError(rule, field="top_k", value=str(top_k), where=str(path))
-    problems = _check_rows(rows, top_k, str(path))
+    problems = [*table.problems, *_check_rows(rows, top_k, str(path))][:MOST_PROBLEMS]
     if problems:
         raise InputError.all_of(problems)
     loads = _arrange(rows, str(path))
@@ -123,19 +130,32 @@ def _check_rows(rows: list[Row], top_k: int | None, path: str) -> list[Problem]:
     width = len(rows[0].counts)
     for row in rows:
         where = f"{path}:{row.line}" if row.line else path
+        layer = "" if row.line else f"layer {row.layer}, "
         if len(row.counts) != width:
-            problems.append(
-                Problem(f"has {len(row.counts)} experts, the first row has {width}", where=where)
-            )
-        for e, count in enumerate(row.counts):
-            if not 0 <= count < float("inf"):
-                rule = "not a number" if count != count else "counts are finite and not negative"
-                problems.append(Problem(rule, field=f"expert {e}", value=str(count), where=where))
-        if not problems:
+            rule = f"has {len(row.counts)} experts, the first row has {width}"
+            problems.append(Problem(rule, field=f"{layer}row" if layer else "", where=where))
+        bad = [e for e, count in enumerate(row.counts) if not 0 <= count < MOST_TOKENS]
+        for e in bad:
+            count, word = row.counts[e], row.words.get(e)
+            rule = f"counts are finite and not negative, below {MOST_TOKENS:.0e}"
+            if word is not None or count != count:
+                rule = "not a number"
+            value = f"{count:g}" if word is None else word
+            problems.append(Problem(rule, field=f"{layer}expert {e}", value=value, where=where))
+        if not bad:
             problems += _check_total(row, top_k, where)
-        if len(problems) >= 20:
+        if len(problems) >= MOST_PROBLEMS:
             break
     return problems
+
+
+def _finite(text: str) -> float:
+    """Read a finite number; NaN if it is none."""
+    try:
+        number = float(text)
+    except ValueError:
+        return math.nan
+    return number if math.isfinite(number) else math.nan
 
 
 def _check_total(row: Row, top_k: int | None, where: str) -> list[Problem]:
@@ -147,7 +167,11 @@ def _check_total(row: Row, top_k: int | None, where: str) -> list[Problem]:
         text = row.labels.get(label)
         if text is None or factor is None:
             continue
-        expected = float(text) * factor
+        expected = _finite(text) * factor
+        if expected != expected:
+            rule = "a stated total is a finite number"
+            problems.append(Problem(rule, field=label, value=text[:40], where=where))
+            continue
         allowed = TOKENS_TOLERANCE if label == "tokens" else TOLERANCE
         if abs(found - expected) > allowed * max(expected, 1.0):
             times = f" × {factor}" if factor != 1 else ""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshplan.errors import InputError
+from meshplan.errors import InputError, Problem
 from meshplan.moe.tokens import choices_column, count_tokens
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class Row:
     labels: dict[str, str] = field(default_factory=dict)
     layer: int | None = None
     line: int = 0
+    words: dict[int, str] = field(default_factory=dict)
+    """What stands where the count of an expert is due and is no number."""
 
     @property
     def snapshot(self) -> str:
@@ -55,6 +58,8 @@ class Table:
     labels: list[str]
     top_k: int | None = None
     """Experts per token, where single tokens were recorded."""
+    problems: list[Problem] = field(default_factory=list)
+    """Rows that could not be read."""
 
 
 def read_table(path: str | Path) -> Table:
@@ -67,7 +72,8 @@ def read_table(path: str | Path) -> Table:
     """
     file = Path(path)
     if not file.is_file():
-        raise InputError("no such file", field="loads", value=str(path))
+        rule = "is a folder, not a file" if file.is_dir() else "no such file"
+        raise InputError(rule, field="loads", value=str(path))
     if file.stat().st_size > MAX_BYTES:
         raise InputError("larger than 1 GiB", field="loads", value=str(path))
     kind = file.suffix.lower()
@@ -103,8 +109,7 @@ def _from_csv(file: Path, delimiter: str) -> Table:
     _limit(sum(len(row) for _, row in cells), file)
     head = [cell.strip() for cell in cells[0][1]]
     if _all_numbers(head) and not _is_numbering(head, cells):
-        rows = [Row([_number(cell, file, line) for cell in row], line=line) for line, row in cells]
-        return Table(rows, [])
+        return Table([_counted(row, line) for line, row in cells], [])
     return _with_header(head, cells[1:], file)
 
 
@@ -189,18 +194,36 @@ def _with_header(head: list[str], cells: list[tuple[int, list[str]]], file: Path
             field="loads",
             value=str(file),
         )
-    rows = []
+    rows, problems = [], []
+    at = {e: i for i, e in experts.items()}
     for line, cell in cells:
+        where = f"{file}:{line}"
         if len(cell) != len(names):
-            raise InputError(
-                f"has {len(cell)} cells, the header has {len(names)}", where=f"{file}:{line}"
-            )
-        counts = [0.0] * len(experts)
-        for i, e in experts.items():
-            counts[e] = _number(cell[i], file, line)
+            rule = f"has {len(cell)} cells, the header has {len(names)}"
+            problems.append(Problem(rule, where=where))
+            continue
+        row = _counted([cell[at[e]] for e in range(len(experts))], line)
         labels = {n: cell[i] for i, n in enumerate(names) if i not in experts}
-        rows.append(Row(counts, labels, _layer(labels.pop("layer", None), file, line), line))
-    return Table(rows, [n for i, n in enumerate(names) if i not in experts and n != "layer"])
+        try:
+            layer = _layer(labels.pop("layer", None), file, line)
+        except InputError as error:
+            problems += error.problems
+            continue
+        rows.append(replace(row, labels=labels, layer=layer))
+    labels_of_file = [n for i, n in enumerate(names) if i not in experts and n != "layer"]
+    return Table(rows, labels_of_file, problems=problems)
+
+
+def _counted(cells: list[str], line: int) -> Row:
+    """Counts of a row; words among them are kept for the message."""
+    counts, words = [], {}
+    for e, cell in enumerate(cells):
+        try:
+            counts.append(float(cell))
+        except ValueError:
+            counts.append(math.nan)
+            words[e] = cell[:40]
+    return Row(counts, line=line, words=words)
 
 
 def _from_tokens(frame: pl.DataFrame, file: Path) -> Table:
@@ -242,7 +265,7 @@ def _from_long(names: list[str], cells: list[tuple[int, list[str]]], file: Path)
                 f"has {len(cell)} cells, the header has {len(names)}", where=f"{file}:{line}"
             )
         key = (tuple(cell[at[n]] for n in others), _layer(cell[at["layer"]], file, line) or 0)
-        number = _number(cell[at["expert"]], file, line)
+        number = _number(cell[at["expert"]], file, line, "expert")
         if not 0 <= number < 1 << 20 or number != int(number):
             raise InputError(
                 "not an expert's number",
@@ -252,7 +275,7 @@ def _from_long(names: list[str], cells: list[tuple[int, list[str]]], file: Path)
             )
         expert = int(number)
         counts = found.setdefault(key, {})
-        counts[expert] = counts.get(expert, 0.0) + _number(cell[at[value]], file, line)
+        counts[expert] = counts.get(expert, 0.0) + _number(cell[at[value]], file, line, value)
     width = 1 + max((max(counts) for counts in found.values()), default=-1)
     _limit(width * len(found), file)
     rows = [
@@ -307,19 +330,23 @@ def _matrix(data: Any, file: Path, name: str) -> list[Row]:
     return rows
 
 
-def _number(text: str, file: Path, line: int) -> float:
+def _number(text: str, file: Path, line: int, name: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise InputError("not a number", value=text[:40], where=f"{file}:{line}") from None
+        raise InputError(
+            "not a number", field=name, value=text[:40], where=f"{file}:{line}"
+        ) from None
 
 
 def _layer(text: str | None, file: Path, line: int) -> int | None:
     if text is None:
         return None
-    number = _number(text, file, line)
+    number = _number(text, file, line, "layer")
     if number != int(number) if abs(number) < 1e9 else True:
-        raise InputError("not a layer's number", value=text[:40], where=f"{file}:{line}")
+        raise InputError(
+            "not a layer's number", field="layer", value=text[:40], where=f"{file}:{line}"
+        )
     return int(number)
 
 

@@ -125,6 +125,10 @@ def replay(
     from meshplan.kv.replay import replay as run
     from meshplan.kv.size import Flags
 
+    if plot is not None:
+        from meshplan.kv.plot import check
+
+        check(plot)
     capacities = parse_capacities(capacity or [])
     result = run(
         trace,
@@ -133,7 +137,7 @@ def replay(
         capacities=capacities or [None],
         policy=policy.value,
         ids=ids.value,
-        curve=curve or (plot is not None and model is None),
+        curve=curve or (plot is not None and model is None and policy is PolicyName.lru),
         sample=sample,
         trace_block_size=trace_block_size,
         skip_bad=skip_bad,
@@ -151,7 +155,7 @@ def replay(
         from meshplan.kv.plot import plot_hit_curve, save
 
         if result.curve is None and not any(p.capacity_blocks for p in result.points):
-            hint = "--capacity 1000,3000,10000: with --model the chart shows these, or the --curve"
+            hint = "--capacity 1000,3000,10000: without a curve the chart shows these"
             raise InputError("nothing to draw", field="--plot", value=str(plot), hint=hint)
         save(plot_hit_curve(result), plot)
     if json:

@@ -19,7 +19,7 @@ from meshplan.cli.kv.replay import (
     UnorderedName,
 )
 from meshplan.cli.kv.show import note, print_columns, print_json
-from meshplan.errors import InputError
+from meshplan.errors import Infeasible, InputError
 from meshplan.units import UnitError, format_seconds, parse_seconds
 
 if TYPE_CHECKING:
@@ -111,6 +111,10 @@ def schedule(
     for path in (output, timeline):
         if path is not None:
             files.check(path)
+    if plot is not None:
+        from meshplan.kv.plot import check
+
+        check(plot)
     if fit is not None:
         engine = _fitted(trace, engine, fit, format)
     result = run(
@@ -129,7 +133,15 @@ def schedule(
         from meshplan.kv.plot import plot_occupancy, save
 
         save(plot_occupancy(result), plot)
+    if engine.prefix_caching and not result.prefix_caching:
+        note("ids of the trace stand for more tokens than a block: no prefixes are shared")
     _answer(result, engine.step, json=json)
+    if not result.finished:
+        most = result.first_rejected["blocks"]
+        raise Infeasible(
+            f"no request fits {engine.blocks:,} blocks of {engine.block_size}",
+            hint=f"the first takes {most:,}; --blocks is what the engine logs, planner kv size says",
+        )
 
 
 def _fitted(trace: Path, engine: Engine, fit: Path, form: FormatOption) -> Engine:
@@ -151,8 +163,8 @@ def _answer(result: Schedule, step: StepTime, *, json: bool) -> None:
     if s["rejected"]:
         first = s["first_rejected"]
         note(
-            f"{s['rejected']} requests can never fit and were rejected; the first, request "
-            f"{first['request']}, needs {first['blocks']} blocks, "
+            f"{s['rejected']:,} of {s['requests']:,} requests can never fit and were rejected; the "
+            f"first, request {first['request']}, needs {first['blocks']} blocks, "
             f"{first['shortfall_blocks']} more than there are"
         )
     if json:

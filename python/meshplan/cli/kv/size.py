@@ -111,7 +111,7 @@ def size(
     `--gpu`. If a request of full length does not fit, the exit status is 1 and the nearest change
     that helps is named.
     """
-    from meshplan.kv.size import Flags, Hardware
+    from meshplan.kv.size import Flags, Hardware, refusals
     from meshplan.kv.size import size as run
 
     log = _read(from_log)
@@ -151,8 +151,12 @@ def size(
         weights_memory=_bytes(weights_memory, "--weights-memory"),
         graphs=not enforce_eager,
     )
+    if log is not None and memories is None and gpu is None and hardware.gpu_memory is None:
+        hardware = _memory_of(log, model, flags, hardware)
     answer = run(model, flags, hardware)
     _talk(answer)
+    for problem in refusals(model, flags):
+        note(f"{answer.engine} refuses this layout: {problem}")
     _print(answer, flags, hardware, log, json=json)
     if log is None and not answer.fits:
         raise Infeasible(_shortfall(answer), hint=_way_out(model, flags, hardware, answer))
@@ -170,21 +174,50 @@ def _model_of(log: EngineLog | None) -> str:
     name = log.text("model") if log else None
     if name is None:
         raise InputError(
-            "is missing",
+            "is missing" if log is None else "is not stated in the log",
             field="--model",
             hint="a preset, a config.json, or a folder that holds one",
         )
-    return name
+    from meshplan.hf import presets
+
+    preset = None if Path(name).exists() else presets.published(name)
+    if preset is None:
+        return name
+    if preset != name:
+        note(f"{name} of the log has the structure of the preset {preset}")
+    return preset
 
 
 def _version_of(log: EngineLog | None) -> str | None:
     """Version that a log states, if its rules are known."""
-    from meshplan.kv.size import VERSIONS
+    from meshplan.kv.size import VERSIONS, parse_version
 
     text = log.text("version") if log else None
     if log is None or text is None or log.engine not in VERSIONS:
         return None
+    try:
+        parse_version(log.engine, text)
+    except InputError as error:
+        note(f"{error}; the newest that is known is taken (--engine-version)")
+        return None
     return text
+
+
+def _memory_of(log: EngineLog, model: str, flags: Flags, hardware: Hardware) -> Hardware:
+    """Memory that the blocks of a log take, where it does not state what was available."""
+    from dataclasses import replace
+
+    from meshplan.kv.explain import implied_blocks
+    from meshplan.kv.size import size as run
+
+    none = run(model, flags, replace(hardware, available_memory=[0.0]))
+    blocks = implied_blocks(log, none)
+    if blocks is None:
+        return hardware
+    note(f"the log states no available memory: it is taken to be that of its {blocks:,} blocks")
+    share = flags.free_gpu_memory_fraction if none.engine == "trtllm" else 1.0
+    per_stage = [(blocks + 0.5) * stage["bytes_per_block"] / share for stage in none.stages]
+    return replace(hardware, available_memory=per_stage)
 
 
 def _whole(log: EngineLog | None, name: str) -> int | None:
@@ -283,7 +316,8 @@ def _print_engine_lines(answer: Size) -> None:
 
 def _print_pool(answer: Size) -> None:
     print(f"bytes per token and GPU  {answer.bytes_per_token_per_gpu:,}")
-    print(f"bytes per block          {answer.bytes_per_block:,} ({answer.block_tokens} tokens)")
+    tokens = f"{answer.block_tokens} token{'s' if answer.block_tokens > 1 else ''}"
+    print(f"bytes per block          {answer.bytes_per_block:,} ({tokens})")
     print(f"blocks per request       {answer.blocks_per_request:,}")
     for group in answer.groups:
         kind = group["class"]

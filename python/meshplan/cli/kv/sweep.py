@@ -10,7 +10,7 @@ import typer
 from meshplan.cli.kv.replay import FormatOption, Json, Plot, SkipBad
 from meshplan.cli.kv.show import print_columns, print_json
 from meshplan.cli.kv.size import parse_memories
-from meshplan.errors import InputError
+from meshplan.errors import Infeasible, InputError
 from meshplan.units import UnitError, parse_bytes
 
 if TYPE_CHECKING:
@@ -73,6 +73,10 @@ def sweep(
 
     if output is not None:
         files.check(output)
+    if plot is not None:
+        from meshplan.kv.plot import check
+
+        check(plot)
     axes = Axes(
         block_sizes=_list(block_size, int, "--block-size"),
         kv_dtypes=_list(kv_dtype, str, "--kv-dtype"),
@@ -102,12 +106,15 @@ def sweep(
         hint = "--output rows.parquet keeps all"
         raise InputError(rule, field="rows", value=f"{frames.rows:,}", hint=hint)
     head: list[pl.DataFrame] = []
+    fitting = 0
     firsts: list[pl.DataFrame] = []
 
     def watched() -> Iterator[pl.DataFrame]:
         """Frames on their way, of which what is shown is kept."""
+        nonlocal fitting
         for frame in frames:
             rows = pl.DataFrame(frame)
+            fitting += int((rows["status"] == "ok").sum())
             if json or not head:
                 head.append(rows)
             if plot is not None:
@@ -118,7 +125,7 @@ def sweep(
         files.write(watched(), output)
     else:
         for _ in watched():
-            if not json and plot is None:
+            if not json and plot is None and fitting:
                 break
     if plot is not None:
         from meshplan.kv.plot import plot_waste, save
@@ -128,6 +135,11 @@ def sweep(
         print_json({"rows": frames.rows, "points": pl.concat(head).to_dicts()})
     else:
         _print(head[0], frames.rows)
+    if not fitting:
+        hint = (
+            "less of --max-model-len, more of --tp or --pp, --kv-dtype fp8; see the column status"
+        )
+        raise Infeasible("no combination holds one request of full length", hint=hint)
 
 
 def _lengths(text: str | None, trace: Path | None, form: FormatOption, skip_bad: int) -> Lengths:
@@ -161,7 +173,7 @@ MOST_ROWS = 60
 
 
 def _print(rows: pl.DataFrame, total: int) -> None:
-    print(f"{total:,} combinations")
+    print(f"{total:,} combination{'s' if total != 1 else ''}")
     shown = rows.head(MOST_ROWS).select(list(SHOWN)).iter_rows()
     table = [[f"{v:.4g}" if isinstance(v, float) else str(v) for v in row] for row in shown]
     print_columns(list(SHOWN.values()), table)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from meshplan.cli.moe.common import (
+    MOST,
     Json,
     LoadsArgument,
     Nodes,
@@ -53,8 +54,8 @@ def balance(
     loads: LoadsArgument,
     ranks: Ranks,
     nodes: Nodes = 1,
-    groups: Annotated[int, typer.Option(min=1, help="Expert groups of the router.")] = 1,
-    redundant: Annotated[int, typer.Option(min=0, help="Spare slots for replicas.")] = 0,
+    groups: Annotated[int, typer.Option(min=1, max=MOST, help="Expert groups of the router.")] = 1,
+    redundant: Annotated[int, typer.Option(min=0, max=MOST, help="Spare slots for replicas.")] = 0,
     policy: Annotated[Policy, typer.Option(help="Balancer.")] = Policy.BEST,
     keep_groups: Annotated[
         bool, typer.Option("--keep-groups", help="best: a router group stays on one node.")

@@ -25,8 +25,11 @@ Where = Annotated[
 SkipDense = Annotated[
     bool, typer.Option("--skip-dense", help="Leave out layers in which no expert has a load.")
 ]
-Ranks = Annotated[int, typer.Option(min=1, help="Ranks of the expert-parallel group.")]
-Nodes = Annotated[int, typer.Option(min=1, help="Nodes that hold the ranks.")]
+MOST = 1 << 20
+"""Most experts, ranks or nodes of a question."""
+
+Ranks = Annotated[int, typer.Option(min=1, max=MOST, help="Ranks of the expert-parallel group.")]
+Nodes = Annotated[int, typer.Option(min=1, max=MOST, help="Nodes that hold the ranks.")]
 
 
 def labels(where: list[str] | None) -> dict[str, str]:

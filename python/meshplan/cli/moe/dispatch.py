@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from meshplan.cli.moe.common import Json, Nodes, Ranks, counts, quantity
+from meshplan.cli.moe.common import MOST, Json, Nodes, Ranks, counts, quantity
 from meshplan.errors import InputError
 from meshplan.units import (
     format_bytes,
@@ -46,11 +46,11 @@ LAYER = "Time of the whole layer"
 
 
 def dispatch(
-    experts: Annotated[int, typer.Option(min=1, help="Experts of a layer.")],
-    top_k: Annotated[int, typer.Option(min=1, help="Experts per token.")],
+    experts: Annotated[int, typer.Option(min=1, max=MOST, help="Experts of a layer.")],
+    top_k: Annotated[int, typer.Option(min=1, max=MOST, help="Experts per token.")],
     ranks: Ranks,
-    tokens: Annotated[int, typer.Option(min=1, help="Tokens on each rank.")],
-    hidden: Annotated[int, typer.Option(min=1, help="Width of a token.")],
+    tokens: Annotated[int, typer.Option(min=1, max=(1 << 32) - 1, help="Tokens on each rank.")],
+    hidden: Annotated[int, typer.Option(min=1, max=MOST, help="Width of a token.")],
     nodes: Nodes = 1,
     kernel: Annotated[Kernel, typer.Option(help="How messages travel.")] = Kernel.NORMAL,
     routing: Annotated[
@@ -64,14 +64,14 @@ def dispatch(
     fit: Annotated[
         Fit, typer.Option(help="What kernels reach: DeepEP's tables (H800), or H100 and H200.")
     ] = Fit.PUBLISHED,
-    trials: Annotated[int, typer.Option(min=1, help="Batches drawn.")] = 64,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
+    trials: Annotated[int, typer.Option(min=1, max=1_000_000, help="Batches drawn.")] = 64,
+    seed: Annotated[int, typer.Option(min=0, max=(1 << 63) - 1, help="Seed of the draws.")] = 0,
     matrix: Annotated[bool, typer.Option("--matrix", help="JSON: rank-to-rank matrix.")] = False,
     expert_hidden: Annotated[
-        int, typer.Option(min=0, help="Width of an expert.", rich_help_panel=LAYER)
+        int, typer.Option(min=0, max=MOST, help="Width of an expert.", rich_help_panel=LAYER)
     ] = 0,
     shared_experts: Annotated[
-        int, typer.Option(min=0, help="Shared experts.", rich_help_panel=LAYER)
+        int, typer.Option(min=0, max=MOST, help="Shared experts.", rich_help_panel=LAYER)
     ] = 0,
     weight_bytes: Annotated[
         float, typer.Option(help="Bytes per weight.", rich_help_panel=LAYER)

@@ -8,14 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from meshplan.cli.moe.common import Json, LoadsArgument, Plot, SkipDense, Where, labels, table
+from meshplan.cli.moe.common import MOST, Json, LoadsArgument, Plot, SkipDense, Where, labels, table
 from meshplan.errors import InputError
 
 
 def loads(
     loads: LoadsArgument,
     top_k: Annotated[
-        int | None, typer.Option(min=1, help="Experts per token; token records state it.")
+        int | None, typer.Option(min=1, max=MOST, help="Experts per token; token records state it.")
     ] = None,
     where: Where = None,
     skip_dense: SkipDense = False,

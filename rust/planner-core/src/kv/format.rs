@@ -49,6 +49,22 @@ impl KvFormat {
         }
     }
 
+    /// Bytes of the vectors of `heads` heads of `d` elements. llama.cpp packs the heads of a token
+    /// into one row, so that its groups of 32 may span two heads.
+    ///
+    /// ```
+    /// use planner_core::kv::format::KvFormat;
+    /// assert_eq!(KvFormat::Q8_0.row_bytes(8, 80), 680); // 20 groups of 34 bytes
+    /// assert_eq!(KvFormat::Bf16.row_bytes(8, 128), 2048);
+    /// ```
+    #[must_use]
+    pub const fn row_bytes(self, heads: u64, d: u64) -> u64 {
+        match self {
+            Self::Q8_0 | Self::Q4_0 => self.bytes(heads * d),
+            _ => heads * self.bytes(d),
+        }
+    }
+
     /// Bytes of a latent of `rank` elements and a rotary part of `rope`; one vector for all heads.
     ///
     /// ```

@@ -116,7 +116,7 @@ fn attention(a: &Attention, cut: &Cut) -> Vec<Cache> {
     let bytes = if a.shares_k_and_v {
         heads * cut.format.pooled_bytes(a.head_dim)
     } else {
-        heads * (cut.format.bytes(a.head_dim) + cut.format.bytes(a.v_head_dim))
+        cut.format.row_bytes(heads, a.head_dim) + cut.format.row_bytes(heads, a.v_head_dim)
     };
     let mut caches = vec![Cache::tokens(class, bytes)];
     let ratio = a.compress.as_ref().map_or(1, |c| c.ratio.max(1));

@@ -183,9 +183,13 @@ impl Sweep {
         };
         plan.query.pp = self.axes.pp[pp];
         plan.query.max_batched_tokens = self.axes.chunk_tokens[chunk];
+        let block = self.axes.block_tokens[block];
         let pool = match &plan.prepared {
+            Some(p) if plan.query.pp > plan.query.model.layers.len() as u64 => {
+                Pool::refused(p.plan.block_tokens(), rows::LAYERS)
+            }
             Some(p) => Pool::of(p, &plan.stage_bytes[pp], &memory, plan.mean_need[chunk]),
-            None => Pool::refused(self.axes.block_tokens[block]),
+            None => Pool::refused(block, rows::CONTEXT),
         };
         let layout = Layout {
             pool: &pool,

@@ -79,11 +79,14 @@ fn global(loads: &[f64], shape: &Shape, speeds: &[f64], bound: f64, rated: &Plac
         ours = found.0;
         cost = found.1;
     }
-    if cost > bound * (1.0 + FAR) {
-        let theirs = mended(rated, loads, speeds, goal, equal);
-        if theirs.fullest(speeds).1 < cost * (1.0 - 1e-12) {
-            ours = theirs;
-        }
+    // Near the bound EPLB's map is not mended, but it may still be the better of two good ones.
+    let theirs = if cost > bound * (1.0 + FAR) {
+        mended(rated, loads, speeds, goal, equal)
+    } else {
+        Packing::of(rated, loads, speeds.len())
+    };
+    if theirs.fullest(speeds).1 < cost * (1.0 - 1e-12) {
+        ours = theirs;
     }
     let limit = ours.fullest(speeds).1;
     ours.separate(speeds, limit);
@@ -224,6 +227,18 @@ mod tests {
             placed.rank_max_over_mean
         );
         assert_eq!(placed.placement.duplicates(32), 0);
+    }
+
+    #[test]
+    fn near_the_bound_the_better_of_two_good_placements_is_kept() {
+        for seed in 0..200 {
+            let single = tie_free_loads(seed, 96);
+            let loads: Vec<f64> = single.iter().map(|x| f64::from(*x)).collect();
+            let s = shape(96, 12, 4);
+            let theirs = eplb(&single, &s)[0].max_over_mean(&loads, 4);
+            let ours = best(&loads, &s, &[], false).rank_max_over_mean;
+            assert!(ours <= theirs * (1.0 + 1e-12), "{seed}: {ours} {theirs}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Seeded Monte-Carlo over batches: the same bytes at any thread count.
 
 use super::rng::Pcg64;
-use super::routing::{Routing, draw_dirichlet, ease};
+use super::routing::{Routing, ease};
 use super::sampler::{Alias, Grouped, Histogram, Sampler};
 use super::shape::{Placement, quantiles};
 use crate::error::{Error, Result};
@@ -179,18 +179,13 @@ impl Batch {
         Layout::new(self)
     }
 
-    /// The sampler of a trial; Dirichlet shares are drawn anew for each.
+    /// The sampler of a trial; Dirichlet shares, and the ranks on which popular experts of other
+    /// models lie, are drawn anew for each.
     pub(super) fn sampler(&self, trial: u32, rng: &mut Pcg64) -> Sampler {
         let (left, base) = self.routing.unbiased();
         let mut shares = match base {
             Routing::Uniform => None,
-            Routing::Dirichlet { alpha } => {
-                Some(draw_dirichlet(*alpha, self.experts, self.top_k, rng))
-            }
-            other => {
-                let rows = other.shares(self.experts, self.top_k);
-                Some(rows[trial as usize % rows.len()].clone())
-            }
+            skewed => Some(skewed.draw_shares(self.experts, self.top_k, u64::from(trial), rng)),
         };
         if let Some(row) = &mut shares {
             ease(row, left);

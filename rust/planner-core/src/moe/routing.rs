@@ -49,8 +49,10 @@ pub enum Routing {
     },
 }
 
-/// Placements over which the popularity of Zipf and lognormal models is averaged.
-pub const PERMUTATIONS: u64 = 8;
+/// Placements over which the closed forms average the popularity of Zipf and lognormal models: the
+/// fullest rank's standard deviation over placements is about 0.15 for s = 0.6, so that the mean of
+/// 64 is off by 0.02.
+pub const PERMUTATIONS: u64 = 64;
 
 impl Routing {
     /// Reads `uniform`, `dirichlet:α`, `zipf:s` or `lognormal:σ`.
@@ -200,34 +202,47 @@ impl Routing {
     /// without an algebra of their own average over. Shares sum to 1, none above 1/k.
     #[must_use]
     pub fn shares(&self, experts: u32, top_k: u32) -> Vec<Vec<f64>> {
-        let e = experts as usize;
-        let permuted = |weights: Vec<f64>| {
-            let shares = cap_shares(&weights, top_k);
-            (0..PERMUTATIONS)
-                .map(|p| {
-                    let mut row = shares.clone();
-                    Pcg64::new(0x5eed, p).shuffle(&mut row);
-                    row
-                })
-                .collect()
+        let rows = match self {
+            Self::Uniform => 1,
+            Self::Counts { layers } => layers.len() as u64,
+            _ => PERMUTATIONS,
         };
         match self {
-            Self::Uniform => vec![vec![1.0 / e as f64; e]],
-            Self::Dirichlet { alpha } => (0..PERMUTATIONS)
-                .map(|p| draw_dirichlet(*alpha, experts, top_k, &mut Pcg64::new(0x5eed, p)))
+            Self::Biased { left, of } => {
+                let mut rows = of.shares(experts, top_k);
+                rows.iter_mut().for_each(|row| ease(row, *left));
+                rows
+            }
+            _ => (0..rows)
+                .map(|p| self.draw_shares(experts, top_k, p, &mut Pcg64::new(0x5eed, p)))
                 .collect(),
+        }
+    }
+
+    /// Shares of one batch: Dirichlet shares and the placement of Zipf and lognormal popularity are
+    /// drawn, recorded layers take turns by `index`. A bias is not applied.
+    #[must_use]
+    pub fn draw_shares(&self, experts: u32, top_k: u32, index: u64, rng: &mut Pcg64) -> Vec<f64> {
+        let e = experts as usize;
+        let mut permuted = |weights: Vec<f64>| {
+            let mut row = cap_shares(&weights, top_k);
+            rng.shuffle(&mut row);
+            row
+        };
+        match self {
+            Self::Uniform => vec![1.0 / e as f64; e],
             Self::Zipf { s } => permuted((1..=e).map(|i| (i as f64).powf(-s)).collect()),
             Self::Lognormal { sigma } => permuted(
                 (0..e)
                     .map(|i| (sigma * normal_quantile((i as f64 + 0.5) / e as f64)).exp())
                     .collect(),
             ),
-            Self::Counts { layers } => layers.iter().map(|row| cap_shares(row, top_k)).collect(),
-            Self::Biased { left, of } => {
-                let mut rows = of.shares(experts, top_k);
-                rows.iter_mut().for_each(|row| ease(row, *left));
-                rows
+            Self::Dirichlet { alpha } => draw_dirichlet(*alpha, experts, top_k, rng),
+            Self::Counts { layers } => {
+                let row = index % layers.len().max(1) as u64;
+                cap_shares(&layers[row as usize], top_k)
             }
+            Self::Biased { of, .. } => of.draw_shares(experts, top_k, index, rng),
         }
     }
 }

@@ -6,7 +6,7 @@ use super::memory::Device;
 use crate::error::{Error, Result};
 use crate::kv::format::KvFormat;
 use crate::kv::layer::{Class, Cut, caches};
-use crate::model::{LayerKind, Model};
+use crate::model::{LayerKind, Mixer, Model};
 
 /// Serving engines whose arithmetic is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -147,8 +147,33 @@ impl Query {
                 "must be above 0",
             ));
         }
+        self.check_format()?;
         self.check_redundant()?;
         self.check_context()
+    }
+
+    /// The packed latents are layouts of one vector for all heads.
+    fn check_format(&self) -> Result<()> {
+        if !matches!(self.kv_format, KvFormat::Fp8DsMla | KvFormat::Nvfp4DsMla) {
+            return Ok(());
+        }
+        let one_vector = |k: &LayerKind| match &k.mixer {
+            Some(Mixer::Mla(_)) => true,
+            Some(Mixer::Attention(a)) => a.shares_k_and_v,
+            _ => false,
+        };
+        if self.model.kinds.iter().any(one_vector) {
+            return Ok(());
+        }
+        let format = match self.kv_format {
+            KvFormat::Fp8DsMla => "fp8_ds_mla",
+            _ => "nvfp4_ds_mla",
+        };
+        let rule = format!(
+            "is a layout of latent attention (MLA), which {} has not",
+            self.model.name
+        );
+        Err(Error::field("kv_dtype", format, rule))
     }
 
     /// Redundant experts need expert-parallel ranks with equally many slots.

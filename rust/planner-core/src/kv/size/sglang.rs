@@ -16,6 +16,8 @@ struct Cells {
     window: f64,
     state: u64,
     windowed_tokens: u64,
+    /// Caches of full layers, of windowed ones and of states.
+    layers: [u64; 3],
 }
 
 /// Answers a query for SGLang. `num_blocks` counts pages.
@@ -80,12 +82,19 @@ fn cells(query: &Query, own: &[usize]) -> Cells {
 impl Cells {
     fn add(&mut self, cache: &Cache) {
         match cache.class {
-            Class::Full | Class::Latent => self.full += cache.bytes_per_token(),
+            Class::Full | Class::Latent => {
+                self.full += cache.bytes_per_token();
+                self.layers[0] += 1;
+            }
             Class::Window(w) | Class::Chunk(w) => {
                 self.window += cache.bytes_per_token();
                 self.windowed_tokens = w;
+                self.layers[1] += 1;
             }
-            Class::State => self.state += cache.entry_bytes,
+            Class::State => {
+                self.state += cache.entry_bytes;
+                self.layers[2] += 1;
+            }
         }
     }
 }
@@ -122,16 +131,17 @@ fn report_groups(
     states: Option<u64>,
 ) -> Vec<GroupReport> {
     let need = query.max_len.div_ceil(page);
-    let group = |class, blocks_per_request, own_blocks| GroupReport {
+    let [full, windowed, recurrent] = cells.layers;
+    let group = |class, layers, blocks_per_request, own_blocks| GroupReport {
         class,
-        layers: 0,
+        layers,
         block_tokens: page,
         blocks_per_request,
         own_blocks: Some(own_blocks),
     };
     let mut groups = Vec::new();
     if cells.full > 0.0 {
-        groups.push(group(Class::Full, need, pages));
+        groups.push(group(Class::Full, full, need, pages));
     }
     if cells.window > 0.0 {
         let own = if cells.full > 0.0 {
@@ -142,12 +152,13 @@ fn report_groups(
         let window = Class::Window(cells.windowed_tokens);
         groups.push(group(
             window,
+            windowed,
             cells.windowed_tokens.min(query.max_len).div_ceil(page),
             own,
         ));
     }
     if let Some(states) = states {
-        groups.push(group(Class::State, 1, states));
+        groups.push(group(Class::State, recurrent, 1, states));
     }
     groups
 }

@@ -8,7 +8,8 @@ use crate::table::Table;
 
 /// The pool of a layout.
 pub(super) struct Pool {
-    refused: bool,
+    /// Status of a layout that the engine refuses.
+    refused: Option<u8>,
     pub block_tokens: u64,
     num_blocks: u64,
     mean_need: f64,
@@ -18,9 +19,9 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    pub(super) fn refused(block_tokens: u64) -> Self {
+    pub(super) fn refused(block_tokens: u64, status: u8) -> Self {
         Self {
-            refused: true,
+            refused: Some(status),
             block_tokens,
             num_blocks: 0,
             mean_need: 0.0,
@@ -41,7 +42,7 @@ impl Pool {
         let each = bytes.iter().zip(memory).map(blocks).enumerate();
         let (limiting, num_blocks) = each.min_by_key(|b| b.1).unwrap_or((0, 0));
         Self {
-            refused: false,
+            refused: None,
             block_tokens: prepared.plan.block_tokens(),
             num_blocks,
             mean_need,
@@ -70,11 +71,8 @@ pub(super) fn write(table: &mut Table, axes: &Axes, plan: &PlanPart, layout: &La
     };
     let need: Vec<u64> = axes.max_len.iter().map(need_of).collect();
     let status = |need: &u64| {
-        if pool.refused {
-            2
-        } else {
-            u8::from(pool.num_blocks < *need)
-        }
+        pool.refused
+            .unwrap_or_else(|| u8::from(pool.num_blocks < *need))
     };
     let statuses: Vec<u8> = need.iter().map(status).collect();
     let full = |need: &u64| {
@@ -92,7 +90,7 @@ pub(super) fn write(table: &mut Table, axes: &Axes, plan: &PlanPart, layout: &La
         let shared = (prefix / pool.block_tokens.max(1)) as f64;
         let shared = shared.min((pool.mean_need - 1.0).max(0.0));
         let free = (pool.num_blocks as f64 - shared).max(0.0);
-        if pool.refused {
+        if pool.refused.is_some() {
             0.0
         } else {
             free / (pool.mean_need - shared).max(1.0)

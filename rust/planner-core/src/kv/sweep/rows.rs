@@ -53,7 +53,7 @@ pub const COLUMNS: &[Column] = &[
     Column {
         name: "status",
         unit: "",
-        doc: "ok; memory: not one request of full length fits; context: the engine refuses the context ranks.",
+        doc: "ok; memory: not one request of full length fits; context: the engine refuses the context ranks; layers: more stages than layers.",
     },
     Column {
         name: "num_blocks",
@@ -137,7 +137,12 @@ pub const COLUMNS: &[Column] = &[
     },
 ];
 
-const STATUS: &[&str] = &["ok", "memory", "context"];
+const STATUS: &[&str] = &["ok", "memory", "context", "layers"];
+
+/// Code of the status `context`.
+pub(super) const CONTEXT: u8 = 2;
+/// Code of the status `layers`.
+pub(super) const LAYERS: u8 = 3;
 const FORMATS: &[KvFormat] = &[
     KvFormat::Fp32,
     KvFormat::Bf16,

@@ -52,6 +52,22 @@ fn same_bytes_at_any_thread_count() {
 }
 
 #[test]
+fn popular_experts_lie_anywhere() {
+    // The mean over 20,000 random placements of 64 Zipf shares on 8 ranks, in numpy: 1.540.
+    let zipf = Routing::Zipf { s: 0.6 };
+    let drawn = batch(zipf.clone(), (64, 6, 4096, 8))
+        .simulate(&DRAW)
+        .unwrap();
+    let rank = drawn.rank_max_over_mean;
+    assert!(
+        (rank.mean - 1.540).abs() < 1.5 * rank.ci95 + 0.005,
+        "{rank:?}"
+    );
+    let closed = imbalance(&zipf, 64, 6, 8, 512.0);
+    assert!((closed - 1.540).abs() < 0.05, "{closed}");
+}
+
+#[test]
 fn closed_forms_and_draws_agree() {
     for shape in [
         (8, 2, 128, 8),
