@@ -221,12 +221,11 @@ def collective_s(cluster: dict[str, Any], op: str, size: float, g: Group) -> flo
 
 
 def distinct(groups: float, experts: int, k: int) -> float:
-    """Expected groups that k of E experts touch, with E/R experts in each of R groups."""
-    m = experts / groups
-    none = 1.0
-    for i in range(k):
-        none *= max((experts - m - i) / (experts - i), 0)
-    return groups * (1 - none)
+    """Expected groups that k of E experts touch; some of the R groups hold one expert more."""
+    count = int(groups)
+    sizes = [experts // count + (group < experts % count) for group in range(count)]
+    every = math.comb(experts, k)
+    return sum(1 - math.comb(experts - size, k) / every for size in sizes)
 
 
 def dispatch_s(cluster: dict[str, Any], w: Work, lay: dict[str, Any]) -> tuple[float, float]:

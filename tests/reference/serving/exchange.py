@@ -22,10 +22,10 @@ def all_reduce(side: Side) -> tuple[float, float]:
 
 
 def distinct_ranks(e: Experts, ranks: int) -> float:
-    """Ranks that a token's experts lie on: R·(1 − C(E − m, k)/C(E, k)), m experts on each."""
-    here = e.all // ranks
-    misses = math.comb(e.all - here, e.top_k) / math.comb(e.all, e.top_k)
-    return ranks * (1 - misses)
+    """Ranks that a token's experts lie on: Σ 1 − C(E − m, k)/C(E, k), m experts on each."""
+    sizes = [e.all // ranks + (rank < e.all % ranks) for rank in range(ranks)]
+    every = math.comb(e.all, e.top_k)
+    return sum(1 - math.comb(e.all - here, e.top_k) / every for here in sizes)
 
 
 def to_experts(e: Experts, side: Side) -> tuple[float, float]:

@@ -47,18 +47,28 @@ pub fn misses_probability(experts: u64, m: u64, k: u64) -> f64 {
 }
 
 /// Distinct nodes (or ranks) that a token's k experts touch on average, uniform routing:
-/// R·(1 − C(E−m, k)/C(E, k)), m = E/R experts on each of R nodes.
+/// R·(1 − C(E−m, k)/C(E, k)), m = E/R experts on each of R nodes. Where R does not divide E, some
+/// nodes have one expert more than others.
 ///
 /// A node-aware dispatcher sends a token once to each of them rather than k times.
 ///
 /// ```
 /// use planner_core::collectives::expert_parallel::distinct_nodes;
 /// assert!((distinct_nodes(256, 8, 8) - 5.2947).abs() < 1e-4);
+/// // 3 experts on 2 nodes, one a token: always one node.
+/// assert!((distinct_nodes(3, 1, 2) - 1.0).abs() < 1e-12);
 /// ```
 #[must_use]
 pub fn distinct_nodes(experts: u64, k: u64, nodes: u64) -> f64 {
-    let m = experts / nodes.max(1);
-    nodes as f64 * (1.0 - misses_probability(experts, m, k))
+    let nodes = nodes.max(1);
+    let (m, fuller) = (experts / nodes, experts % nodes);
+    let meets = |m: u64| 1.0 - misses_probability(experts, m, k);
+    let plain = (nodes - fuller) as f64 * meets(m);
+    if fuller == 0 {
+        plain
+    } else {
+        plain + fuller as f64 * meets(m + 1)
+    }
 }
 
 /// What leaves the node with a node-aware dispatcher, bytes per rank:

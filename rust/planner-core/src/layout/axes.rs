@@ -197,7 +197,7 @@ impl Axes {
     pub fn candidates(&self, facts: &Facts) -> Result<Candidates> {
         let world = divisors(facts.world);
         let experts = if facts.is_moe() {
-            divisors(facts.experts)
+            divisors(facts.shape.experts)
         } else {
             vec![1]
         };

@@ -8,40 +8,18 @@ use crate::model::Model;
 use crate::training::workload::{CpComm, Training};
 
 /// What rules know besides the layout.
-///
-/// "Every width divides by t" is the same as "their greatest common divisor divides by t", so the
-/// facts hold divisors. A divisor of 0 means that the model has nothing of the kind: 0 divides by
-/// everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// GPUs in the job.
     pub world: u64,
     /// GPUs in an NVLink domain.
     pub domain: u64,
-    /// Decoder layers.
-    pub layers: u64,
     /// Sequence length, tokens.
     pub seq: u64,
     /// Sequences in a step.
     pub batch: u64,
-    /// Common divisor of the query heads of softmax-attention layers.
-    pub heads: u64,
-    /// Distinct key/value head counts of softmax-attention layers with separate keys and values.
-    pub kv_heads: Vec<u64>,
-    /// Common divisor of the key, value and state heads of linear and state-space layers.
-    pub state_heads: u64,
-    /// Distinct state-space group counts.
-    pub state_groups: Vec<u64>,
-    /// Common divisor of dense and shared-expert feed-forward widths.
-    pub width: u64,
-    /// Common divisor of the widths of routed experts.
-    pub expert_width: u64,
-    /// Common divisor of the routed-expert counts (0: a dense model).
-    pub experts: u64,
-    /// Common divisor of the quotients experts / routing groups.
-    pub expert_groups: u64,
-    /// The LM head shares the embedding matrix.
-    pub tied: bool,
+    /// What of the model divides.
+    pub shape: Shape,
     /// Context parallelism exchanges heads for sequence (Ulysses).
     pub cp_by_heads: bool,
     /// Expert dispatch is to be hidden behind another micro-batch.
@@ -77,22 +55,12 @@ impl Facts {
                 "must be at most 2^40",
             ));
         }
-        let shape = Shape::new(model)?;
         Ok(Self {
             world,
             domain: cluster.scale_up.domain_gpus,
-            layers: shape.layers,
             seq: training.seq_len,
             batch: training.global_batch,
-            heads: shape.heads,
-            kv_heads: shape.kv_heads,
-            state_heads: shape.state_heads,
-            state_groups: shape.state_groups,
-            width: shape.width,
-            expert_width: shape.expert_width,
-            experts: shape.experts,
-            expert_groups: shape.expert_groups,
-            tied: shape.tied,
+            shape: Shape::new(model)?,
             cp_by_heads: training.cp_comm == CpComm::AllToAll,
             overlap_ep: training.overlap.ep,
             pipeline_outermost: training.pipeline_outermost,
@@ -102,13 +70,13 @@ impl Facts {
     /// Whether the model has routed experts.
     #[must_use]
     pub const fn is_moe(&self) -> bool {
-        self.experts > 0
+        self.shape.experts > 0
     }
 
     /// Layers of the fullest stage, ⌈L / p⌉.
     #[must_use]
     pub const fn stage_layers(&self, pp: u32) -> u64 {
-        self.layers.div_ceil(pp as u64)
+        self.shape.layers.div_ceil(pp as u64)
     }
 
     /// Micro-batches per step, rounded down: whole where the batch rules hold.

@@ -127,14 +127,14 @@ impl Rule {
 fn value(name: &str, f: &Facts, l: &Layout) -> String {
     let list = |v: &[u64]| v.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
     let number: u64 = match name {
-        "kv_heads" => return list(&f.kv_heads),
-        "state_groups" => return list(&f.state_groups),
-        "heads" => f.heads,
-        "state_heads" => f.state_heads,
-        "width" => f.width,
-        "expert_width" => f.expert_width,
-        "experts" => f.experts,
-        "layers" => f.layers,
+        "kv_heads" => return list(&f.shape.kv_heads),
+        "state_groups" => return list(&f.shape.state_groups),
+        "heads" => f.shape.heads,
+        "state_heads" => f.shape.state_heads,
+        "width" => f.shape.width,
+        "expert_width" => f.shape.expert_width,
+        "experts" => f.shape.experts,
+        "layers" => f.shape.layers,
         "seq" => f.seq,
         "batch" => f.batch,
         "world" => f.world,

@@ -32,6 +32,17 @@ pub struct Shape {
     pub tied: bool,
 }
 
+/// Whether a degree divides a count.
+pub(crate) const fn divides(divisor: u64, value: u64) -> bool {
+    value.is_multiple_of(divisor)
+}
+
+/// Heads of one kind spread over t ranks, or are repeated on several of them.
+pub(crate) fn spread(counts: &[u64], t: u32) -> bool {
+    let t = u64::from(t);
+    counts.iter().all(|&n| divides(t, n) || divides(n, t))
+}
+
 /// Greatest common divisor; gcd(0, n) = n.
 ///
 /// ```

@@ -50,7 +50,7 @@ impl Shared {
         let groups = &job.index.groups;
         let pps = sorted(groups.iter().flat_map(|g| &g.prefixes).map(|p| p.pp));
         let vpps = sorted(job.space.candidates.plan.iter().map(|&(_, vpp)| vpp));
-        let layers = job.space.facts.layers;
+        let layers = job.space.facts.shape.layers;
         let model = &job.estimator.model;
         let pairs = pps
             .iter()

@@ -1,6 +1,7 @@
 //! Bandwidth that a rank group really sees: which tier it spans, and who shares the NICs.
 
 use crate::cluster::Cluster;
+use crate::collectives::expert_parallel::distinct_nodes;
 use crate::collectives::group::{Group, nic_share_of};
 use crate::collectives::time::collective_s;
 use crate::collectives::volume::Operation;
@@ -179,7 +180,8 @@ impl Links {
         let nic = nic_share_of(&self.cluster) * out.all_to_all_efficiency
             / (out.training_ratio * self.oversubscription(span.extent));
         let domains = (n / span.per_domain).ceil();
-        let remote = bytes * distinct_groups(domains, experts, top_k) * (domains - 1.0) / domains;
+        let copies = distinct_nodes(experts as u64, top_k as u64, domains as u64);
+        let remote = bytes * copies * (domains - 1.0) / domains;
         (local, remote / nic)
     }
 
@@ -191,24 +193,4 @@ impl Links {
             .map(|tier| tier.oversubscription)
             .fold(1.0, f64::max)
     }
-}
-
-/// Expected number of distinct groups that k of E experts touch, R·(1 − C(E−m, k)/C(E, k)) with
-/// m = E/R experts a group.
-///
-/// ```
-/// use planner_core::training::links::distinct_groups;
-/// assert!((distinct_groups(8.0, 256.0, 8.0) - 5.2947).abs() < 1e-4);
-/// assert!((distinct_groups(1.0, 256.0, 8.0) - 1.0).abs() < 1e-12);
-/// ```
-#[must_use]
-pub fn distinct_groups(groups: f64, experts: f64, k: f64) -> f64 {
-    let m = experts / groups;
-    let mut none = 1.0;
-    let mut i = 0.0;
-    while i < k {
-        none *= ((experts - m - i) / (experts - i)).max(0.0);
-        i += 1.0;
-    }
-    groups * (1.0 - none)
 }

@@ -2,17 +2,8 @@
 
 use super::{Check, Level, Rule};
 use crate::layout::facts::Facts;
+use crate::layout::shape::{divides, spread};
 use crate::layout::{Framework, Layout, Recompute, Schedule, Sharding, Status};
-
-const fn divides(divisor: u64, value: u64) -> bool {
-    value.is_multiple_of(divisor)
-}
-
-/// Heads of one kind spread over t ranks, or are repeated on several of them.
-fn spread(counts: &[u64], t: u32) -> bool {
-    let t = u64::from(t);
-    counts.iter().all(|&n| divides(t, n) || divides(n, t))
-}
 
 const fn rule(
     id: &'static str,
@@ -58,47 +49,47 @@ pub static RULES: &[Rule] = &[
     // tp and cp
     rule("G1", Status::Heads, Level::Tensor,
         "query heads ({heads}) must be a multiple of tp ({tp})",
-        |f, l| divides(l.tp as u64, f.heads)),
+        |f, l| divides(l.tp as u64, f.shape.heads)),
     rule("G2", Status::Heads, Level::Tensor,
         "key/value heads ({kv_heads}) must be a multiple or a divisor of tp ({tp})",
-        |f, l| spread(&f.kv_heads, l.tp)),
+        |f, l| spread(&f.shape.kv_heads, l.tp)),
     rule("G3", Status::Heads, Level::Tensor,
         "linear-attention and state-space heads ({state_heads}) must be a multiple of tp ({tp})",
-        |f, l| divides(l.tp as u64, f.state_heads)),
+        |f, l| divides(l.tp as u64, f.shape.state_heads)),
     rule("G4", Status::Heads, Level::Tensor,
         "state-space groups ({state_groups}) must be a multiple or a divisor of tp ({tp})",
-        |f, l| spread(&f.state_groups, l.tp)),
+        |f, l| spread(&f.shape.state_groups, l.tp)),
     rule("G5", Status::Heads, Level::Tensor,
         "exchanging heads for sequence: query heads ({heads}) must be a multiple of tp · cp ({tp} · {cp})",
-        |f, l| !f.cp_by_heads || divides(l.tp as u64 * l.cp as u64, f.heads)),
+        |f, l| !f.cp_by_heads || divides(l.tp as u64 * l.cp as u64, f.shape.heads)),
     rule("G6", Status::Width, Level::Tensor,
         "feed-forward widths ({width}) must be a multiple of tp ({tp})",
-        |f, l| divides(l.tp as u64, f.width)),
+        |f, l| divides(l.tp as u64, f.shape.width)),
     rule("G7", Status::Sequence, Level::Tensor,
         "with cp > 1 the sequence ({seq}) must be a multiple of 2 · cp (cp = {cp})",
         |f, l| l.cp == 1 || divides(2 * l.cp as u64, f.seq)),
     rule("M24", Status::Framework, Level::Tensor,
         "linear-attention heads ({state_heads}) must be a multiple of tp · cp ({tp} · {cp})",
-        |f, l| divides(l.tp as u64 * l.cp as u64, f.state_heads)),
+        |f, l| divides(l.tp as u64 * l.cp as u64, f.shape.state_heads)),
     rule("T3", Status::Framework, Level::Tensor,
         "the sequence ({seq}) must be a multiple of tp · 2 · cp (tp = {tp}, cp = {cp})",
         |f, l| divides(2 * l.tp as u64 * l.cp as u64, f.seq)),
     rule("T4", Status::Framework, Level::Tensor,
         "key/value heads ({kv_heads}) must be a multiple of tp ({tp}): they are not repeated",
-        |f, l| f.kv_heads.iter().all(|&n| divides(l.tp as u64, n))),
+        |f, l| f.shape.kv_heads.iter().all(|&n| divides(l.tp as u64, n))),
     rule("D4", Status::Framework, Level::Tensor,
         "Ulysses: query heads ({heads}) must be a multiple of tp · cp ({tp} · {cp}), and the sequence ({seq}) of cp",
-        |f, l| divides(l.tp as u64 * l.cp as u64, f.heads) && divides(l.cp as u64, f.seq)),
+        |f, l| divides(l.tp as u64 * l.cp as u64, f.shape.heads) && divides(l.cp as u64, f.seq)),
     // ep and etp
     rule("G8", Status::Experts, Level::Expert,
         "a model without experts has ep = etp = 1 (ep = {ep}, etp = {etp})",
         |f, l| f.is_moe() || (l.ep == 1 && l.etp == 1)),
     rule("G9", Status::Experts, Level::Expert,
         "experts ({experts}) must be a multiple of ep ({ep})",
-        |f, l| divides(l.ep as u64, f.experts)),
+        |f, l| divides(l.ep as u64, f.shape.experts)),
     rule("G10", Status::Width, Level::Expert,
         "the width of an expert ({expert_width}) must be a multiple of etp ({etp})",
-        |f, l| divides(l.etp as u64, f.expert_width)),
+        |f, l| divides(l.etp as u64, f.shape.expert_width)),
     rule("T11", Status::Framework, Level::Expert,
         "experts have no tensor parallelism of their own (etp = {etp})",
         |_, l| l.etp == 1),
@@ -111,7 +102,7 @@ pub static RULES: &[Rule] = &[
         |f, l| l.world() == f.world),
     rule("G12", Status::Layers, Level::Stage,
         "every stage needs a layer: pp ({pp}) must be at most the layers ({layers})",
-        |f, l| l.pp as u64 <= f.layers),
+        |f, l| l.pp as u64 <= f.shape.layers),
     rule("G13", Status::Experts, Level::Stage,
         "the expert grid must fit: etp · ep · pp ({etp} · {ep} · {pp}) must divide the GPUs ({world})",
         |f, l| divides(l.etp as u64 * l.ep as u64 * l.pp as u64, f.world)),
@@ -123,7 +114,7 @@ pub static RULES: &[Rule] = &[
         |f, l| f.pipeline_outermost || !f.is_moe() || l.pp == 1 || f.expert_dp(l) == l.dp as u64),
     rule("T5", Status::Framework, Level::Stage,
         "tied embeddings need pp = 1 (pp = {pp})",
-        |f, l| !f.tied || l.pp == 1),
+        |f, l| !f.shape.tied || l.pp == 1),
     rule("D6", Status::Framework, Level::Stage,
         "ep ({ep}) must divide dp ({dp})",
         |_, l| divides(l.ep as u64, l.dp as u64)),
@@ -163,7 +154,7 @@ pub static RULES: &[Rule] = &[
         |_, l| l.pp > 1 || l.schedule == Schedule::OneFOneB),
     rule("G21", Status::Layers, Level::Schedule,
         "interleaving needs equal chunks: layers ({layers}) must be a multiple of pp · vpp ({pp} · {vpp})",
-        |f, l| l.vpp == 1 || divides(l.pp as u64 * l.vpp as u64, f.layers)),
+        |f, l| l.vpp == 1 || divides(l.pp as u64 * l.vpp as u64, f.shape.layers)),
     rule("G22", Status::Schedule, Level::Schedule,
         "interleaving needs a number of micro-batches ({micro_batches}) that is a multiple of pp ({pp})",
         |f, l| l.vpp == 1 || divides(l.pp as u64, f.micro_batches(l))),

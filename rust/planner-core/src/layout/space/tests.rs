@@ -5,24 +5,27 @@ use proptest::prelude::*;
 use super::*;
 use crate::layout::axes::Choice;
 use crate::layout::rules::first_broken_index;
+use crate::layout::shape::Shape;
 
 /// A small mixture-of-experts model on `world` GPUs.
 pub(crate) fn facts() -> Facts {
     Facts {
         world: 16,
         domain: 4,
-        layers: 12,
         seq: 4096,
         batch: 64,
-        heads: 16,
-        kv_heads: vec![2],
-        state_heads: 0,
-        state_groups: Vec::new(),
-        width: 64,
-        expert_width: 24,
-        experts: 8,
-        expert_groups: 8,
-        tied: false,
+        shape: Shape {
+            layers: 12,
+            heads: 16,
+            kv_heads: vec![2],
+            state_heads: 0,
+            state_groups: Vec::new(),
+            width: 64,
+            expert_width: 24,
+            experts: 8,
+            expert_groups: 8,
+            tied: false,
+        },
         cp_by_heads: false,
         overlap_ep: false,
         pipeline_outermost: true,
@@ -44,13 +47,16 @@ pub(crate) fn deepseek(world: u64, batch: u64) -> Facts {
     Facts {
         world,
         domain: 8,
-        layers: 61,
-        heads: 128,
-        kv_heads: Vec::new(),
-        width: 2048,
-        expert_width: 2048,
-        experts: 256,
-        expert_groups: 32,
+        shape: Shape {
+            layers: 61,
+            heads: 128,
+            kv_heads: Vec::new(),
+            width: 2048,
+            expert_width: 2048,
+            experts: 256,
+            expert_groups: 32,
+            ..facts().shape
+        },
         batch,
         ..facts()
     }
@@ -145,9 +151,12 @@ fn assert_equal(facts: Facts, framework: Framework, axes: &Axes) -> u64 {
 fn enumeration_equals_brute_force_for_every_framework() {
     for &framework in Framework::ALL {
         let dense = Facts {
-            experts: 0,
-            expert_width: 0,
-            expert_groups: 0,
+            shape: Shape {
+                experts: 0,
+                expert_width: 0,
+                expert_groups: 0,
+                ..facts().shape
+            },
             ..facts()
         };
         assert!(assert_equal(facts(), framework, &Axes::default()) > 1000);
@@ -162,16 +171,22 @@ fn enumeration_equals_brute_force_off_the_powers_of_two() {
             world,
             batch: 48,
             domain: 6,
-            layers: 10,
-            tied: true,
+            shape: Shape {
+                layers: 10,
+                tied: true,
+                ..facts().shape
+            },
             ..facts()
         };
         for &framework in Framework::ALL {
             assert_equal(odd.clone(), framework, &Axes::default());
         }
         let hybrid = Facts {
-            state_heads: 12,
-            state_groups: vec![2, 4],
+            shape: Shape {
+                state_heads: 12,
+                state_groups: vec![2, 4],
+                ..odd.shape
+            },
             overlap_ep: true,
             cp_by_heads: true,
             pipeline_outermost: false,
@@ -248,10 +263,13 @@ proptest! {
         kv in 1u64..5, experts in 0u64..7, width in 1u64..17, seq in 1u64..33,
         framework in 0usize..4, switches in 0u8..16,
     ) {
+        let shape = Shape {
+            layers, heads: heads * kv, kv_heads: vec![kv], experts, width, expert_width: width,
+            tied: switches & 1 == 1, ..facts().shape
+        };
         let facts = Facts {
-            world, layers, batch, heads: heads * kv, kv_heads: vec![kv], experts, width, seq,
-            expert_width: width, domain: 4, tied: switches & 1 == 1, cp_by_heads: switches & 2 == 2,
-            overlap_ep: switches & 4 == 4, pipeline_outermost: switches & 8 == 8, ..facts()
+            world, batch, seq, shape, domain: 4, cp_by_heads: switches & 2 == 2,
+            overlap_ep: switches & 4 == 4, pipeline_outermost: switches & 8 == 8,
         };
         let axes = Axes { vpp: Some(Choice::List(vec![1, 2, 3])), ..Axes::default() };
         assert_equal(facts, Framework::ALL[framework], &axes);

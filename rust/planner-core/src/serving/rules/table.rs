@@ -4,16 +4,7 @@ use super::super::deployment::Backend;
 use super::super::facts::Facts;
 use super::super::space::{Side, Status};
 use super::{Candidate, Check, Level, Rule};
-
-const fn divides(divisor: u64, value: u64) -> bool {
-    value.is_multiple_of(divisor)
-}
-
-/// Heads of one kind spread over t ranks, or are repeated on several of them.
-fn spread(counts: &[u64], t: u32) -> bool {
-    let t = u64::from(t);
-    counts.iter().all(|&n| divides(t, n) || divides(n, t))
-}
+use crate::layout::shape::{divides, spread};
 
 const fn rule(
     id: &'static str,
