@@ -1,6 +1,7 @@
 """Megatron-LM and Megatron-Bridge: one list of settings, written as flags or as fields.
 
-Names and rules were read in Megatron-LM 0.20 and checked against megatron-core 0.16.1.
+Names and rules were read in Megatron-LM 0.20 and checked against megatron-core 0.16.1 and the parser
+of 0.19.2; ``tests/export/flags.toml`` lists them.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from meshplan.export.slurm import batch_script
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TESTED_WITH = "megatron-core 0.16.1"
-BRIDGE_TESTED_WITH = "not run; names read in Megatron-Bridge 0.6"
+TESTED_WITH = "megatron-core 0.19.2"
+BRIDGE_TESTED_WITH = "not run; names read in Megatron-Bridge 0.6.2"
 
 
 class Setting(NamedTuple):
@@ -235,6 +236,7 @@ def _refuse(job: Job, framework: str) -> None:
     """Raise with everything that Megatron cannot say about a layout."""
     at, training = job.layout, job.training
     fsdp = at.sharding in FSDP
+    hidden = training["overlap"]["ep"] and at.ep > 1
     dtype = training["compute_dtype"]
     refusals = {
         f"schedule {at.schedule}: only 1f1b and interleaved exist": at.schedule not in SCHEDULES,
@@ -246,7 +248,13 @@ def _refuse(job: Job, framework: str) -> None:
             fsdp and at.pp > 1 and not training["pipeline_outermost"]
         ),
         "hiding expert dispatch excludes full recomputation": (
-            training["overlap"]["ep"] and at.ep > 1 and at.recompute in {"full", "block"}
+            hidden and at.recompute in {"full", "block"}
+        ),
+        "hiding expert dispatch in a pipeline needs virtual stages (vpp > 1)": (
+            hidden and at.pp > 1 and at.vpp == 1
+        ),
+        "hiding expert dispatch allows one multi-token-prediction head": (
+            hidden and job.mtp_layers > 1
         ),
     }
     reasons = [reason for reason, holds in refusals.items() if holds]

@@ -39,8 +39,8 @@ struct Job {
 }
 
 /// Rules without which a layout has no meaning: stages, replicas, heads and experts that divide. The
-/// others are of single backends and versions, or choices that measured deployments make otherwise
-/// (G16: MiniMax-M2.5 ran at TP 8, 192 columns of an expert a GPU).
+/// others are of single backends and versions (MiniMax-M2.5 in blocks of fp8 is listed at TP 8 without
+/// expert parallelism, 192 columns of an expert a GPU, which vLLM of that month refused to load).
 const DIVISIONS: &[&str] = &["G1", "G2", "G5", "G6", "G7", "G8", "G13", "G15"];
 
 impl Job {

@@ -34,11 +34,10 @@ pub struct Candidate<'a> {
 }
 
 impl Candidate<'_> {
-    /// Some weight has one scale per block of 128.
+    /// Experts have one scale per block of 128.
     #[must_use]
     pub fn blocked(&self) -> bool {
-        let p = self.precision;
-        [p.attention, p.dense, p.experts].contains(&Dtype::Fp8Block)
+        self.precision.experts == Dtype::Fp8Block
     }
 }
 

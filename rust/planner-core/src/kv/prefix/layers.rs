@@ -1,8 +1,8 @@
 //! A pool that groups of layers share: each has blocks of its own for the same tokens.
 //!
-//! As vLLM does it (the order among groups and the places of checkpoints as recalled), one request at
-//! a time: the longest prefix that all groups accept is found ([`super::hybrid`]); the rest is computed
-//! in chunks. After each chunk a group gives back the blocks
+//! As vLLM 0.33 does it where every block is retained (`prefix_cache_retention_interval` None), one
+//! request at a time: the longest prefix that all groups accept is found ([`super::hybrid`]); the rest
+//! is computed in chunks. After each chunk a group gives back the blocks
 //! that it needs no more (those behind its window, states of earlier checkpoints), tail first; at the
 //! end the groups give back what they hold, one group after another, tail first. A state is kept at
 //! the end of each chunk, and chunks end at multiples of its block.

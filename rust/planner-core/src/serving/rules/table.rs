@@ -6,6 +6,12 @@ use super::super::space::{Side, Status};
 use super::{Candidate, Check, Level, Rule};
 use crate::layout::shape::{divides, spread};
 
+/// A GPU's share of an expert's width is a multiple of `piece`, where one scale covers a block.
+fn whole_blocks(f: &Facts, c: &Candidate<'_>, piece: u64) -> bool {
+    let pieces = piece * u64::from(c.engine.moe_tp);
+    !f.shape.is_moe() || !c.blocked() || divides(pieces, f.shape.expert_width)
+}
+
 const fn rule(
     id: &'static str,
     status: Status,
@@ -86,9 +92,6 @@ pub static RULES: &[Rule] = &[
     rule("G15", Status::Width, Level::Layout,
         "the width of an expert ({expert_width}) must be a multiple of moe_tp ({moe_tp})",
         |f, c| !f.shape.is_moe() || divides(c.engine.moe_tp.into(), f.shape.expert_width)),
-    rule("G16", Status::Width, Level::Layout,
-        "blocks of 128 weights cannot be cut: expert width over moe_tp ({expert_width} / {moe_tp}) must be a multiple of 128",
-        |f, c| !c.blocked() || !f.shape.is_moe() || divides(128 * c.engine.moe_tp as u64, f.shape.expert_width)),
     rule("G17", Status::Drafts, Level::Layout,
         "draft tokens ({spec_tokens}) need a multi-token-prediction head in the model",
         |f, c| c.engine.spec_tokens == 0 || f.draft_heads > 0),
@@ -107,8 +110,15 @@ pub static RULES: &[Rule] = &[
             })
         }),
     rule("V8", Status::Backend, Level::Layout,
-        "sliding windows cannot be cut over context ranks (dcp = {dcp})",
-        |f, c| c.engine.dcp == 1 || !f.windowed),
+        "sliding windows, chunks and states cannot be cut over context ranks (dcp = {dcp})",
+        |f, c| c.engine.dcp == 1 || !(f.windowed || f.shape.state_heads > 0)),
+    rule("V15", Status::Backend, Level::Layout,
+        "an engine that receives a cache shares latent vectors over all of attention TP ({attention_tp}) or none (dcp = {dcp})",
+        |f, c| c.side != Side::Decode || c.engine.dcp == 1
+            || (f.latent && c.engine.dcp == c.engine.attention_tp())),
+    rule("V16", Status::Width, Level::Layout,
+        "blocks of 128 weights are cut into pieces of 32 at least: expert width over moe_tp ({expert_width} / {moe_tp}) must be a multiple of 32",
+        |f, c| whole_blocks(f, c, 32)),
     rule("S7", Status::Backend, Level::Layout,
         "tp ({tp}) must be a multiple of dcp ({dcp})",
         |_, c| divides(c.engine.dcp.into(), c.engine.tp.into())),
@@ -116,12 +126,21 @@ pub static RULES: &[Rule] = &[
         "decode context ranks share latent vectors and lie inside attention TP (dcp = {dcp}, attention TP {attention_tp})",
         |f, c| c.engine.dcp == 1
             || (f.latent && divides(c.engine.dcp.into(), c.engine.attention_tp().into()))),
+    rule("S12", Status::Backend, Level::Layout,
+        "drafts in a pipeline (draft tokens {spec_tokens}, pp = {pp}) exist for prefill engines only",
+        |_, c| c.engine.pp == 1 || c.engine.spec_tokens == 0 || c.side == Side::Prefill),
+    rule("S16", Status::Width, Level::Layout,
+        "blocks of 128 weights cannot be cut: expert width over moe_tp ({expert_width} / {moe_tp}) must be a multiple of 128",
+        |f, c| whole_blocks(f, c, 128)),
     rule("R1", Status::Backend, Level::Layout,
         "there is no decode context parallelism inside tp (dcp = {dcp})",
         |_, c| c.engine.dcp == 1),
     rule("R7", Status::Backend, Level::Layout,
         "attention DP is a switch: attention_dp ({attention_dp}) must be 1 or tp ({tp})",
         |_, c| c.engine.attention_dp == 1 || c.engine.attention_dp == c.engine.tp),
+    rule("R10", Status::Width, Level::Layout,
+        "blocks of 128 weights cannot be cut: expert width over moe_tp ({expert_width} / {moe_tp}) must be a multiple of 128",
+        |f, c| whole_blocks(f, c, 128)),
     // flags
     rule("G18", Status::Batch, Level::Flags,
         "every attention replica ({attention_dp}) needs a slot (max_batch = {max_batch})",

@@ -125,6 +125,66 @@ fn backends_differ_in_what_they_accept() {
     assert_eq!(BACKENDS.map(|b| has(b, &context)), [true, true, false]);
 }
 
+/// Backends that accept an engine of a side, in blocks of fp8.
+fn accept(space: &Space, side: Side, engine: Engine) -> [bool; 3] {
+    let precision = Precision {
+        experts: Dtype::Fp8Block,
+        ..BF16
+    };
+    BACKENDS.map(|backend| {
+        let candidate = Candidate {
+            backend,
+            precision: &precision,
+            side,
+            engine: &engine,
+        };
+        first_broken(&space.facts, Level::Layout, &candidate).is_none()
+    })
+}
+
+#[test]
+fn vllm_alone_cuts_blocks_of_weights() {
+    let mut space = moe(16);
+    space.facts.shape.expert_width = 1536;
+    // 384, 192 and 96 columns of an expert a GPU: 3, 1.5 and 0.75 blocks.
+    let kept = [4, 8, 16].map(|tp| accept(&space, Side::Mixed, engine(tp, 1)));
+    assert_eq!(
+        kept,
+        [[true; 3], [true, false, false], [true, false, false]]
+    );
+    let whole = Engine {
+        ep: 8,
+        moe_tp: 1,
+        ..engine(8, 1)
+    };
+    assert_eq!(accept(&space, Side::Mixed, whole), [true; 3]);
+}
+
+#[test]
+fn drafts_of_sglang_stay_out_of_pipelines_but_in_prefill() {
+    let drafts = Engine {
+        spec_tokens: 1,
+        ..engine(8, 2)
+    };
+    let sides = [Side::Mixed, Side::Prefill, Side::Decode];
+    let kept = sides.map(|side| accept(&moe(16), side, drafts)[1]);
+    assert_eq!(kept, [false, true, false]);
+}
+
+#[test]
+fn a_decode_engine_of_vllm_cuts_latents_over_all_ranks() {
+    let cut = |dcp| Engine {
+        dcp,
+        ..engine(8, 1)
+    };
+    let kept = [2, 8].map(|dcp| accept(&moe(16), Side::Decode, cut(dcp))[0]);
+    assert_eq!(kept, [false, true]);
+    assert!(accept(&moe(16), Side::Mixed, cut(2))[0]);
+    let mut states = moe(16);
+    states.facts.shape.state_heads = 16;
+    assert!(!accept(&states, Side::Mixed, cut(2))[0]);
+}
+
 #[test]
 fn copies_of_experts_fill_ranks() {
     let found = moe(72)
