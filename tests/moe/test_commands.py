@@ -198,3 +198,41 @@ def test_charts(domains: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         path = tmp_path / f"{command[0]}.svg"
         assert run(capsys, *command, "--plot", str(path))[0] == 0
         assert path.read_text(encoding="utf-8").startswith("<svg")
+
+
+def test_capacity_of_three_rules(capsys: pytest.CaptureFixture[str]) -> None:
+    shape = ("sweep", "--experts", "64", "--top-k", "1", "--ranks", "8", "--tokens", "4096")
+    axes = ("--redundant", "0", "--alpha", "0", "--capacity-factor", "1.1")
+    rules = ("--capacity-rule", "megatron,switch,tutel")
+    status, out, _ = run(capsys, *shape, *axes, *rules, "--json")
+    rows = json.loads(out)
+    assert status == 0
+    assert [row["capacity_rule"] for row in rows] == ["megatron", "switch", "tutel"]
+    assert [row["capacity_tokens"] for row in rows] == [71, 70, 70]
+    for row in rows:
+        kept = 4096 * (1 - row["dropped_ratio"]) / (64 * row["capacity_tokens"])
+        assert row["padded_ratio"] == pytest.approx(1 - kept)
+    status, _, err = run(capsys, *shape, *axes, "--capacity-rule", "foo")
+    assert status == 2
+    assert "--capacity-rule = foo: is not a rule of capacity" in err
+    assert "hint: one of megatron" in err
+
+
+def test_a_sweep_of_nothing_that_makes_sense(capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = run(capsys, "sweep", "--experts", "64", "--ranks", "7", "--redundant", "0")
+    assert status == 1
+    assert "--experts + --redundant is a multiple of --ranks" in err
+    rule = ("--capacity-rule", "switch", "--capacity-factor", "1.1", "--ranks", "8")
+    status, _, err = run(capsys, "sweep", "--experts", "64", "--redundant", "0", *rule)
+    assert status == 1
+    assert "Switch" in err
+
+
+def test_more_choices_than_tokens_are_doubted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "loads.csv"
+    path.write_text("kind,layer,e0,e1,e2,e3\ntop2,0,10,20,30,40\ntop1,0,90,2,4,4\n")
+    status, _, err = run(capsys, "loads", str(path), "--top-k", "2")
+    assert status == 0
+    assert "top1: an expert has more than E/k = 2 times the mean" in err

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import meshplan._core as _core
-from meshplan.errors import InputError
+from meshplan.errors import InputError, require_finite
 
 if TYPE_CHECKING:
     import os
@@ -411,6 +411,10 @@ def layer_time(
     return answer
 
 
+CAPACITY_RULES = ("megatron", "switch", "tutel")
+"""Whose rule says how many rows an expert accepts."""
+
+
 def sweep(
     *,
     experts: Sequence[int],
@@ -421,6 +425,7 @@ def sweep(
     alpha: Sequence[float] = (0.0,),
     tokens_per_rank: Sequence[int],
     capacity_factor: Sequence[float] = (0.0,),
+    capacity_rule: Sequence[str] = ("megatron",),
     threads: int = 0,
 ) -> pl.DataFrame:
     """Imbalance of every combination, one row each; see ``moe_columns`` for the columns.
@@ -429,10 +434,18 @@ def sweep(
     ----------
     alpha
         Dirichlet concentration per expert; 0 is uniform routing.
-    capacity_factor
-        Megatron's rule; 0 is dropless.
+    capacity_factor, capacity_rule
+        Rows that an expert accepts, by the rule of ``megatron``, ``switch`` or ``tutel``; 0 is
+        dropless, but for Tutel, whose capacity is then the largest load.
     """
     import polars as pl
+
+    unknown = [rule for rule in capacity_rule if rule not in CAPACITY_RULES]
+    if unknown:
+        hint = "one of " + ", ".join(CAPACITY_RULES)
+        rule = "is not a rule of capacity"
+        raise InputError(rule, field="capacity_rule", value=unknown[0], hint=hint)
+    require_finite(alpha=alpha, capacity_factor=capacity_factor)
 
     axes = {
         "experts": list(experts),
@@ -443,5 +456,6 @@ def sweep(
         "alpha": list(alpha),
         "tokens_per_rank": list(tokens_per_rank),
         "capacity_factor": list(capacity_factor),
+        "capacity_rule": list(capacity_rule),
     }
     return pl.DataFrame(_core.moe_sweep(json.dumps(axes), threads=threads))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from statistics import median
 from typing import Annotated, Any
 
@@ -35,6 +36,7 @@ def loads(
         layer["layer"] = number
         for snapshot, name in zip(layer["snapshots"], recorded.names, strict=True):
             snapshot["name"] = name
+    _doubt(layers, recorded.experts, top_k)
     summary = _summary(layers)
     if plot is not None:
         from meshplan.kv.plot import save
@@ -46,6 +48,21 @@ def loads(
         print(json.dumps({**answer, "summary": summary}))
     else:
         _print(layers, summary)
+
+
+def _doubt(layers: list[dict[str, Any]], experts: int, top_k: int) -> None:
+    """Say if an expert has more choices than there are tokens: a token chooses it once at most."""
+    most = experts / top_k
+    names = sorted(
+        {s["name"] for a in layers for s in a["snapshots"] if s["max_over_mean"] > 1.05 * most}
+    )
+    if names:
+        print(
+            f"note: {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}: an expert has "
+            f"more than E/k = {most:g} times the mean, which {top_k} different experts per token "
+            "cannot give; choose rows with --where",
+            file=sys.stderr,
+        )
 
 
 def _summary(layers: list[dict[str, Any]]) -> dict[str, Any]:

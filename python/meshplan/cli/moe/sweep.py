@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from meshplan.cli.moe.common import Json, Plot, counts, numbers
+from meshplan.errors import Infeasible
+
+if TYPE_CHECKING:
+    import polars as pl
 
 SHOWN = 40
 """Rows printed without ``--output``."""
@@ -25,6 +29,9 @@ def sweep(
     ] = "0,1.3",
     tokens: Annotated[str, typer.Option(help="Tokens on each rank.")] = "32,128,1024,4096",
     capacity_factor: Annotated[str, typer.Option(help="Capacity factor; 0: dropless.")] = "0",
+    capacity_rule: Annotated[
+        str, typer.Option(help="Whose factor: megatron,switch,tutel.")
+    ] = "megatron",
     threads: Annotated[int, typer.Option(min=0, help="Threads; 0: one per core.")] = 0,
     output: Annotated[Path | None, typer.Option(help=".parquet, .csv or .arrow.")] = None,
     plot: Plot = None,
@@ -44,6 +51,7 @@ def sweep(
         alpha=numbers(alpha, "--alpha"),
         tokens_per_rank=counts(tokens, "--tokens"),
         capacity_factor=numbers(capacity_factor, "--capacity-factor"),
+        capacity_rule=[rule.strip() for rule in capacity_rule.split(",") if rule.strip()],
         threads=threads,
     )
     if output is not None:
@@ -65,3 +73,21 @@ def sweep(
             print(frame.head(SHOWN))
         if frame.height > SHOWN:
             print(f"{frame.height:,} rows; --output keeps them all", file=sys.stderr)
+    _refuse(frame)
+
+
+def _refuse(frame: pl.DataFrame) -> None:
+    """Leave with 1 where no point makes sense."""
+    statuses = set(frame["status"].unique().to_list())
+    if "ok" in statuses:
+        return
+    hints = {
+        "top_k": "--top-k is at most --experts",
+        "experts": "--experts + --redundant is a multiple of --ranks",
+        "nodes": "--nodes divides --ranks",
+        "capacity": "Switch's rule is for --top-k 1",
+    }
+    raise Infeasible(
+        "no point of the sweep makes sense",
+        hint="; ".join(text for status, text in hints.items() if status in statuses),
+    )

@@ -2,6 +2,47 @@
 //!
 //! T is the number of tokens of one rank, so what is dropped depends on how the batch is split.
 
+use serde::{Deserialize, Serialize};
+
+/// Whose rule says how many rows an expert accepts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rule {
+    /// [`megatron`].
+    #[default]
+    Megatron,
+    /// [`switch`], for one expert per token.
+    Switch,
+    /// [`tutel`], whose factor may be 0 or negative.
+    Tutel,
+}
+
+impl Rule {
+    /// Names, in the order of the variants.
+    pub const NAMES: &'static [&'static str] = &["megatron", "switch", "tutel"];
+
+    /// Rows that an expert accepts of T tokens, with a largest load of `largest` rows; none where
+    /// nothing is dropped and nothing padded.
+    ///
+    /// ```
+    /// use planner_core::moe::capacity::Rule;
+    /// assert_eq!(Rule::Megatron.rows(512, 8, 64, 1.1, 100), Some(71));
+    /// assert_eq!(Rule::Tutel.rows(512, 8, 64, 1.1, 100), Some(64));
+    /// assert_eq!(Rule::Tutel.rows(512, 8, 64, 0.0, 100), Some(100));
+    /// assert_eq!(Rule::Switch.rows(4096, 1, 64, 1.1, 100), Some(70));
+    /// assert_eq!(Rule::Megatron.rows(512, 8, 64, 0.0, 100), None);
+    /// ```
+    #[must_use]
+    pub fn rows(self, tokens: u64, k: u64, experts: u64, factor: f64, largest: u64) -> Option<u64> {
+        match self {
+            Self::Tutel => Some(tutel(tokens, k, experts, factor, (largest, 1))),
+            _ if factor == 0.0 => None,
+            Self::Megatron => Some(megatron(tokens, k, experts, factor, 0)),
+            Self::Switch => Some(switch(tokens, experts, factor)),
+        }
+    }
+}
+
 /// Megatron-LM: ⌈T·k/E·cf⌉, at least `least`, and never more than T (nothing is dropped then).
 ///
 /// ```

@@ -4,7 +4,7 @@
 //! balanced skew per (E, R, redundancy, skew), different ranks and nodes per (E, k, R).
 
 use super::best::best;
-use super::capacity;
+use super::capacity::Rule;
 use super::closed::{rank_bin, symmetric};
 use super::extremes::{NormalMax, excess};
 use super::rng::Pcg64;
@@ -12,10 +12,12 @@ use super::routing::{Routing, draw_dirichlet};
 use super::shape::{LARGEST, Shape};
 use crate::collectives::expert_parallel::{active_experts, distinct_nodes};
 use crate::error::{Error, Result};
-use crate::table::{Column, Data, Table};
+use crate::table::{Data, Table};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+
+pub use columns::COLUMNS;
 
 /// The axes; every combination is a row. The last axis runs fastest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,106 +37,19 @@ pub struct Axes {
     pub alpha: Vec<f64>,
     /// Tokens on each rank.
     pub tokens_per_rank: Vec<u32>,
-    /// Capacity factor (Megatron's rule); 0: dropless.
+    /// Capacity factor; 0: dropless (Tutel: the largest load), negative: Tutel's bound on it.
     pub capacity_factor: Vec<f64>,
+    /// Whose rule the factor is of.
+    #[serde(default = "megatron")]
+    pub capacity_rule: Vec<Rule>,
+}
+
+fn megatron() -> Vec<Rule> {
+    vec![Rule::Megatron]
 }
 
 /// Whether a point makes sense.
-pub const STATUS: &[&str] = &["ok", "top_k", "experts", "nodes"];
-
-/// Columns of the sweep.
-pub const COLUMNS: &[Column] = &[
-    Column {
-        name: "experts",
-        unit: "1",
-        doc: "Experts E.",
-    },
-    Column {
-        name: "top_k",
-        unit: "1",
-        doc: "Experts per token k.",
-    },
-    Column {
-        name: "ranks",
-        unit: "1",
-        doc: "Expert-parallel ranks R.",
-    },
-    Column {
-        name: "nodes",
-        unit: "1",
-        doc: "Nodes that hold the ranks.",
-    },
-    Column {
-        name: "redundant",
-        unit: "1",
-        doc: "Redundant experts.",
-    },
-    Column {
-        name: "alpha",
-        unit: "1",
-        doc: "Dirichlet concentration per expert; 0: uniform.",
-    },
-    Column {
-        name: "tokens_per_rank",
-        unit: "tokens",
-        doc: "Tokens on each rank.",
-    },
-    Column {
-        name: "capacity_factor",
-        unit: "1",
-        doc: "Capacity factor; 0: dropless.",
-    },
-    Column {
-        name: "status",
-        unit: "",
-        doc: "ok, or the rule that the point breaks.",
-    },
-    Column {
-        name: "expert_max_over_mean_ratio",
-        unit: "1",
-        doc: "Fullest expert over the mean.",
-    },
-    Column {
-        name: "rank_max_over_mean_ratio",
-        unit: "1",
-        doc: "Fullest rank over the mean, experts in order.",
-    },
-    Column {
-        name: "balanced_max_over_mean_ratio",
-        unit: "1",
-        doc: "The same after balancing the long-run load with the redundant experts.",
-    },
-    Column {
-        name: "distinct_ranks",
-        unit: "1",
-        doc: "Different ranks of a token, uniform routing.",
-    },
-    Column {
-        name: "distinct_nodes",
-        unit: "1",
-        doc: "Different nodes of a token, uniform routing.",
-    },
-    Column {
-        name: "active_experts",
-        unit: "1",
-        doc: "Experts that the batch wakes, uniform routing.",
-    },
-    Column {
-        name: "capacity_tokens",
-        unit: "tokens",
-        doc: "Rows that an expert accepts from one rank; 0: dropless.",
-    },
-    Column {
-        name: "dropped_ratio",
-        unit: "1",
-        doc: "Token-choices beyond the capacity, share of all.",
-    },
-    Column {
-        name: "slots_per_rank",
-        unit: "1",
-        doc: "Experts that a rank holds, replicas included.",
-    },
-];
+pub const STATUS: &[&str] = &["ok", "top_k", "experts", "nodes", "capacity"];
 
 /// Rows of one parallel chunk.
 const CHUNK: usize = 4096;
@@ -153,6 +68,7 @@ struct Point {
     alpha: f64,
     tokens_per_rank: u32,
     capacity_factor: f64,
+    capacity_rule: Rule,
 }
 
 impl Axes {
@@ -162,7 +78,7 @@ impl Axes {
         self.lengths().iter().map(|n| *n as u64).product()
     }
 
-    const fn lengths(&self) -> [usize; 8] {
+    const fn lengths(&self) -> [usize; 9] {
         [
             self.experts.len(),
             self.top_k.len(),
@@ -172,6 +88,7 @@ impl Axes {
             self.alpha.len(),
             self.tokens_per_rank.len(),
             self.capacity_factor.len(),
+            self.capacity_rule.len(),
         ]
     }
 
@@ -202,12 +119,12 @@ impl Axes {
         {
             return Err(Error::field("alpha", bad, "0 (uniform) or in [0.001, 1e9]"));
         }
-        if let Some(bad) = self
-            .capacity_factor
-            .iter()
-            .find(|c| !(0.0..=1e6).contains(*c))
-        {
-            return Err(Error::field("capacity_factor", bad, "in [0, 1e6]"));
+        let tutel = self.capacity_rule.iter().all(|r| *r == Rule::Tutel);
+        let least = if tutel { -1e6 } else { 0.0 };
+        let outside = |c: &&f64| !(least..=1e6).contains(*c);
+        if let Some(bad) = self.capacity_factor.iter().find(outside) {
+            let rule = "in [0, 1e6]; tutel alone takes negative factors";
+            return Err(Error::field("capacity_factor", bad, rule));
         }
         let rows = self.rows();
         if rows == 0 || rows > MOST_ROWS {
@@ -221,7 +138,7 @@ impl Axes {
     }
 
     fn point(&self, mut row: usize) -> Point {
-        let mut at = [0usize; 8];
+        let mut at = [0usize; 9];
         for (i, n) in self.lengths().iter().enumerate().rev() {
             at[i] = row % n;
             row /= n;
@@ -235,6 +152,7 @@ impl Axes {
             alpha: self.alpha[at[5]],
             tokens_per_rank: self.tokens_per_rank[at[6]],
             capacity_factor: self.capacity_factor[at[7]],
+            capacity_rule: self.capacity_rule[at[8]],
         }
     }
 
@@ -328,10 +246,12 @@ struct Chunk {
     alpha: Vec<f64>,
     tokens: Vec<u32>,
     factor: Vec<f64>,
+    rule: Vec<u8>,
     status: Vec<u8>,
     ratios: [Vec<f64>; 6],
     capacity: Vec<u64>,
     dropped: Vec<f64>,
+    padded: Vec<f64>,
     slots: Vec<u32>,
 }
 
@@ -347,18 +267,21 @@ impl Chunk {
         self.alpha.push(p.alpha);
         self.tokens.push(p.tokens_per_rank);
         self.factor.push(p.capacity_factor);
+        self.rule.push(p.capacity_rule as u8);
         let status = status(p);
         self.status.push(status);
         let values = if status == 0 {
             values(p, memo)
         } else {
-            ([f64::NAN; 6], 0, f64::NAN)
+            ([f64::NAN; 6], (0, f64::NAN, f64::NAN))
         };
         for (column, value) in self.ratios.iter_mut().zip(values.0) {
             column.push(value);
         }
-        self.capacity.push(values.1);
-        self.dropped.push(values.2);
+        let (capacity, dropped, padded) = values.1;
+        self.capacity.push(capacity);
+        self.dropped.push(dropped);
+        self.padded.push(padded);
         self.slots.push((p.experts + p.redundant) / p.ranks);
     }
 
@@ -369,6 +292,10 @@ impl Chunk {
             Data::U32(self.tokens),
             Data::F64(self.factor),
             Data::Name {
+                codes: self.rule,
+                names: Rule::NAMES,
+            },
+            Data::Name {
                 codes: self.status,
                 names: STATUS,
             },
@@ -377,6 +304,7 @@ impl Chunk {
         data.extend([
             Data::U64(self.capacity),
             Data::F64(self.dropped),
+            Data::F64(self.padded),
             Data::U32(self.slots),
         ]);
         Table {
@@ -398,13 +326,17 @@ fn status(p: &Point) -> u8 {
         1
     } else if !p.ranks.is_multiple_of(p.nodes) {
         3
+    } else if shape.check().is_err() {
+        2
+    } else if p.capacity_rule == Rule::Switch && p.capacity_factor > 0.0 && p.top_k > 1 {
+        4
     } else {
-        u8::from(shape.check().is_err()) * 2
+        0
     }
 }
 
-/// Ratios of a point, its capacity and the share dropped.
-fn values(p: &Point, memo: &Memo) -> ([f64; 6], u64, f64) {
+/// Ratios of a point; its capacity, and the shares dropped and padded.
+fn values(p: &Point, memo: &Memo) -> ([f64; 6], (u64, f64, f64)) {
     let routing = if p.alpha > 0.0 {
         Routing::Dirichlet { alpha: p.alpha }
     } else {
@@ -438,31 +370,41 @@ fn values(p: &Point, memo: &Memo) -> ([f64; 6], u64, f64) {
         whole(p.nodes),
         active_experts(u64::from(p.experts), u64::from(p.top_k), total as u64),
     ];
-    if p.capacity_factor == 0.0 {
-        return (ratios, 0, 0.0);
-    }
+    (ratios, capacity(p, &routing, &experts))
+}
+
+/// Rows that an expert accepts from one rank, and the shares of choices dropped and rows padded.
+fn capacity(p: &Point, routing: &Routing, experts: &NormalMax) -> (u64, f64, f64) {
     let (t, k, e) = (
         u64::from(p.tokens_per_rank),
         u64::from(p.top_k),
         u64::from(p.experts),
     );
-    let capacity = capacity::megatron(t, k, e, p.capacity_factor, 0);
-    let mut bin = rank_bin(
-        &routing,
-        p.experts,
-        p.top_k,
-        tokens / f64::from(p.experts),
-        p.experts,
-    );
+    let per_expert = f64::from(p.tokens_per_rank) / f64::from(p.experts);
+    let largest = if p.capacity_rule == Rule::Tutel && p.capacity_factor <= 0.0 {
+        let peak = symmetric(routing, p.experts, p.top_k, per_expert, experts);
+        ((peak * per_expert * k as f64).ceil() as u64).min(t)
+    } else {
+        t
+    };
+    let Some(rows) = p.capacity_rule.rows(t, k, e, p.capacity_factor, largest) else {
+        return (0, 0.0, 0.0);
+    };
+    let mut bin = rank_bin(routing, p.experts, p.top_k, per_expert, p.experts);
     // One expert's load has the variance of its own, not that of a free bin.
     bin.variance *= 1.0 - 1.0 / f64::from(p.experts);
-    let dropped = if capacity >= t {
+    // A capacity that follows the largest load drops nothing, however it fluctuates.
+    let follows = p.capacity_rule == Rule::Tutel && p.capacity_factor <= 0.0 && rows == largest;
+    let dropped = if rows >= t || follows {
         0.0
     } else {
-        excess(bin, capacity as f64) / bin.mean.max(1e-300)
+        excess(bin, rows as f64) / bin.mean.max(1e-300)
     };
-    (ratios, capacity, dropped)
+    let kept = (t * k) as f64 * (1.0 - dropped);
+    let padded = (1.0 - kept / (e * rows).max(1) as f64).max(0.0);
+    (rows, dropped, padded)
 }
 
+mod columns;
 #[cfg(test)]
 mod tests;

@@ -11,6 +11,7 @@ fn axes() -> Axes {
         alpha: vec![0.0, 1.0],
         tokens_per_rank: vec![64, 4096],
         capacity_factor: vec![0.0, 1.25],
+        capacity_rule: vec![Rule::Megatron],
     }
 }
 
@@ -49,6 +50,7 @@ fn dropped_is_the_exact_share() {
         alpha: vec![0.0],
         tokens_per_rank: vec![1024, 4096],
         capacity_factor: vec![1.0, 1.1, 1.25],
+        capacity_rule: vec![Rule::Megatron],
     };
     let table = &grid.run(1).unwrap()[0];
     let Data::F64(dropped) = column(table, "dropped_ratio") else {
@@ -65,7 +67,7 @@ fn dropped_is_the_exact_share() {
         (4, 4096),
         (5, 4096),
     ] {
-        let exact = capacity::dropped_uniform(t, 1, 64, capacity[i]);
+        let exact = crate::moe::capacity::dropped_uniform(t, 1, 64, capacity[i]);
         assert!(
             (dropped[i] - exact).abs() < 0.02 * exact + 1e-4,
             "{i}: {} {exact}",
@@ -151,4 +153,51 @@ fn axes_that_make_no_sense() {
         .run(1)
         .is_err()
     );
+}
+
+#[test]
+fn three_rules_of_capacity() {
+    let grid = Axes {
+        experts: vec![64],
+        top_k: vec![1, 8],
+        ranks: vec![8],
+        nodes: vec![1],
+        redundant: vec![0],
+        alpha: vec![0.0],
+        tokens_per_rank: vec![4096],
+        capacity_factor: vec![0.0, 1.1],
+        capacity_rule: vec![Rule::Megatron, Rule::Switch, Rule::Tutel],
+    };
+    let table = &grid.run(1).unwrap()[0];
+    let at = |name: &str| table.columns.iter().position(|c| c.name == name).unwrap();
+    let (Data::U64(rows), Data::F64(dropped), Data::F64(padded)) = (
+        &table.data[at("capacity_tokens")],
+        &table.data[at("dropped_ratio")],
+        &table.data[at("padded_ratio")],
+    ) else {
+        panic!("types")
+    };
+    // k = 1, cf = 0: dropless but for Tutel, which pads to the largest load; then 71, 70 and 70 rows.
+    assert_eq!((rows[0], rows[1]), (0, 0));
+    assert!(rows[2] > 70 && dropped[2] == 0.0, "{rows:?}");
+    assert!((padded[2] - (1.0 - 64.0 / rows[2] as f64)).abs() < 1e-12);
+    assert_eq!(rows[3..6], [71, 70, 70]);
+    // k = 8, cf = 1.1: Megatron 564, Switch refuses, Tutel 8·70.
+    assert_eq!((rows[9], rows[11]), (564, 560));
+    assert!(dropped[10].is_nan());
+    for i in [3, 4, 5, 9, 11] {
+        let k = if i < 6 { 1.0 } else { 8.0 };
+        let kept = 4096.0 * k * (1.0 - dropped[i]) / (64.0 * rows[i] as f64);
+        assert!((padded[i] - (1.0 - kept)).abs() < 1e-12);
+    }
+    let negative = Axes {
+        capacity_factor: vec![-1.1],
+        ..grid.clone()
+    };
+    assert!(negative.run(1).is_err());
+    let tutel = Axes {
+        capacity_rule: vec![Rule::Tutel],
+        ..negative
+    };
+    assert!(tutel.run(1).is_ok());
 }
