@@ -80,6 +80,7 @@ fn sweep(c: &mut Criterion) {
         alpha: vec![0.0, 1.3],
         tokens_per_rank: (1..=1000).map(|i| 16 * i).collect(),
         capacity_factor: vec![0.0, 1.25],
+        capacity_rule: vec![planner_core::moe::capacity::Rule::Megatron],
     };
     let mut group = c.benchmark_group("moe");
     group.throughput(Throughput::Elements(axes.rows()));

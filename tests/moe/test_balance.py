@@ -63,8 +63,8 @@ def test_the_table_fits_eighty_columns_or_a_little_more(
     [
         (("--ranks", "3"), "the smallest that fits is 1"),
         (("--ranks", "2", "--redundant", "10"), "more replicas than slots"),
-        (("--ranks", "8", "--nodes", "3"), "divides ranks"),
-        (("--ranks", "8", "--groups", "3"), "divides experts"),
+        (("--ranks", "8", "--nodes", "3"), "must divide ranks"),
+        (("--ranks", "8", "--groups", "3"), "must divide experts"),
         (("--ranks", "8", "--speeds", "1,x"), "numbers with commas"),
         (("--ranks", "8", "--speeds", "1,1"), "one speed per rank"),
         (("--ranks", "8", "--where", "x"), "LABEL=VALUE"),

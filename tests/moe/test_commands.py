@@ -96,8 +96,8 @@ def test_dispatch_meets_the_published_latency(capsys: pytest.CaptureFixture[str]
     ("args", "message"),
     [
         (("--top-k", "9"), "1 ≤ k ≤ E"),
-        (("--nodes", "3"), "divides ranks"),
-        (("--ranks", "3"), "divides the 8 slots"),
+        (("--nodes", "3"), "must divide ranks"),
+        (("--ranks", "3"), "must divide the 8 slots"),
         (("--routing", "magic"), "not a routing model"),
         (("--routing", "zipf:x"), "takes a number"),
         (("--routing", "absent.csv"), "nor a file of counts"),
@@ -236,3 +236,30 @@ def test_more_choices_than_tokens_are_doubted(
     status, _, err = run(capsys, "loads", str(path), "--top-k", "2")
     assert status == 0
     assert "top1: an expert has more than E/k = 2 times the mean" in err
+
+
+@pytest.mark.parametrize(
+    ("args", "first"),
+    [
+        (("--routing", "dirichlet:1.3*2"), "--routing = 2: a share in [0, 1]"),
+        (("--nvlink", "0 GB/s"), "--nvlink = 0: must be above 0 bytes per second"),
+        (("--nic", "nan GB/s"), "--nic = nan GB/s: must be a number with a unit"),
+        (("--expert-hidden", "8", "--weight-bytes", "nan"), "--weight-bytes = nan: must be a finite"),
+        (("--expert-hidden", "8", "--flops", "0 TFLOP/s"), "--flops = 0: must be above 0"),
+    ],
+)
+def test_numbers_of_a_dispatch_that_make_no_sense(
+    args: tuple[str, ...], first: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shape = ("--experts", "8", "--top-k", "2", "--ranks", "4", "--tokens", "64", "--hidden", "64")
+    status, out, err = run(capsys, "dispatch", *shape, *args)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"error: {first}")
+    assert "\nhint: " in err
+
+
+def test_weights_of_an_unknown_format(domains: str, capsys: pytest.CaptureFixture[str]) -> None:
+    model = ("--model", "mixtral-8x7b", "--weight-dtype", "foo")
+    status, _, err = run(capsys, "balance", domains, "--ranks", "2", *model)
+    assert status == 2
+    assert "--weight-dtype = foo: is not a format of weights" in err

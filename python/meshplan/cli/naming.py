@@ -30,6 +30,15 @@ FIELDS = {
     "cached_tokens": "cached",
     "tokens_per_rank": "tokens",
     "measured": "fit",
+    "routing.left": "routing",
+    "routing.alpha": "routing",
+    "routing.s": "routing",
+    "routing.sigma": "routing",
+    "links.nvlink_bytes_per_s": "nvlink",
+    "links.nic_bytes_per_s": "nic",
+    "flops_per_s": "flops",
+    "balanced_layer_s": "layer_time",
+    "stall_s": "stall",
 }
 """Field of a question → parameter of the command, where they are called differently."""
 

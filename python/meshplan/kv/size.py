@@ -391,6 +391,15 @@ def _default_batch(
     return (8192, 1024) if large else (2048, 256)
 
 
+def check_weights(dtype: str | None) -> None:
+    """Refuse a format of weights that is not known."""
+    if dtype is not None and dtype not in WEIGHTS:
+        hint = "one of " + ", ".join(WEIGHTS)
+        raise InputError(
+            "is not a format of weights", field="weight_dtype", value=dtype, hint=hint
+        )
+
+
 def _memory(hardware: Hardware, engine: str) -> dict[str, Any]:
     if hardware.available_memory is not None:
         for value in hardware.available_memory:
@@ -410,10 +419,7 @@ def _memory(hardware: Hardware, engine: str) -> dict[str, Any]:
     if not 0 < total < MOST_BYTES:
         rule = "must be above 0 and below 1 EiB"
         raise InputError(rule, field="gpu_memory", value=f"{total:g} B")
-    if hardware.weight_dtype is not None and hardware.weight_dtype not in WEIGHTS:
-        hint = "one of " + ", ".join(WEIGHTS)
-        rule = "is not a format of weights"
-        raise InputError(rule, field="weight_dtype", value=hardware.weight_dtype, hint=hint)
+    check_weights(hardware.weight_dtype)
     require_finite(weights_memory=hardware.weights_memory)
     share = hardware.memory_share
     if share is None:

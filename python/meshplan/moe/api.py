@@ -138,7 +138,9 @@ def expert_memory(
         ``experts_bytes_per_rank`` and, of that, ``replica_bytes_per_rank``.
     """
     from meshplan.hf import load_model
+    from meshplan.kv.size import check_weights
 
+    check_weights(weight_dtype)
     spec = {"redundant": redundant, "ranks": ranks, "weight_dtype": weight_dtype}
     # Spliced as text: the core reads the model's JSON exactly as it was made.
     text = json.dumps(spec)[:-1] + ', "model": ' + load_model(model).canonical_json() + "}"
@@ -176,6 +178,13 @@ def rebalance(
     list of dict
         Per interval: balance, experts moved, time in experts and in moving, net gain.
     """
+    require_finite(
+        steps_per_snapshot=steps_per_snapshot,
+        balanced_layer_s=balanced_layer_s,
+        expert_bytes=expert_bytes,
+        bytes_per_s=bytes_per_s,
+        stall_s=stall_s,
+    )
     experts = len(snapshots[0][0])
     spec = {
         "snapshots": snapshots,
@@ -398,6 +407,7 @@ def layer_time(
     overlap: str = "none",
 ) -> dict[str, float]:
     """Time of one MoE layer, dispatch to combine, set by its hottest rank."""
+    require_finite(weight_bytes=weight_bytes, flops_per_s=flops_per_s, bytes_per_s=bytes_per_s)
     spec = {
         "dispatch": question,
         "expert_hidden": expert_hidden,

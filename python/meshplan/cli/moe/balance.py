@@ -102,6 +102,10 @@ def balance(
     from meshplan.moe import api
     from meshplan.moe.loads import read_loads
 
+    if plot is not None:
+        from meshplan.kv.plot import check
+
+        check(plot)
     recorded = read_loads(loads, ranks=ranks, skip_dense=skip_dense, where=labels(where))
     if robust:
         if policy is Policy.EPLB:

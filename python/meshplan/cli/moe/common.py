@@ -70,7 +70,7 @@ def quantity(text: str, flag: str, parse: Callable[[str], float]) -> float:
     try:
         return parse(text)
     except UnitError as error:
-        raise InputError(str(error), field=flag, value=text) from None
+        raise InputError(error.rule, field=flag, value=text, hint=error.hint) from None
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> None:

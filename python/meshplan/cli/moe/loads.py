@@ -27,6 +27,10 @@ def loads(
     from meshplan.moe import api
     from meshplan.moe.loads import read_loads
 
+    if plot is not None:
+        from meshplan.kv.plot import check
+
+        check(plot)
     recorded = read_loads(loads, top_k=top_k, skip_dense=skip_dense, where=labels(where))
     top_k = top_k or recorded.top_k
     if top_k is None:

@@ -42,6 +42,10 @@ def sweep(
 
     from meshplan.moe import api
 
+    if plot is not None:
+        from meshplan.kv.plot import check
+
+        check(plot)
     frame = api.sweep(
         experts=counts(experts, "--experts"),
         top_k=counts(top_k, "--top-k"),

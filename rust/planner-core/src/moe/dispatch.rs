@@ -252,7 +252,7 @@ impl Dispatch {
             ("links.nic_bytes_per_s", self.links.nic_bytes_per_s),
         ] {
             if !(1.0..=1e15).contains(&x) {
-                return Err(Error::field(name, x, "bytes per second, positive"));
+                return Err(Error::field(name, x, "must be above 0 bytes per second"));
             }
         }
         let copies = self.copies()?;

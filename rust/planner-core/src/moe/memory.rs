@@ -65,7 +65,11 @@ impl ExpertMemory {
             .filter_map(|kind| Some((kind.experts()?, expert_bytes(kind, model.hidden, dtype))))
             .collect();
         let Some(&(experts, bytes)) = layers.first() else {
-            return Err(Error::field("model", &model.name, "has routed experts"));
+            return Err(Error::field(
+                "model",
+                &model.name,
+                "must have routed experts, and has none",
+            ));
         };
         if layers.iter().any(|layer| layer.0 != experts) {
             return Err(Error::field(

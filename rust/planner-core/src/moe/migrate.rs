@@ -147,7 +147,7 @@ impl Rebalance {
         ];
         for (name, x) in positive {
             if !(x > 0.0 && x.is_finite()) {
-                return Err(Error::field(name, x, "positive"));
+                return Err(Error::field(name, x, "must be above 0"));
             }
         }
         for (name, x) in [

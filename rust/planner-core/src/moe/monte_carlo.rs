@@ -105,7 +105,7 @@ impl Batch {
             return Err(Error::field(
                 "nodes",
                 self.nodes,
-                format!("divides ranks = {}", self.ranks),
+                format!("must divide ranks = {}", self.ranks),
             ));
         }
         let slots = if self.placement.is_empty() {
@@ -117,7 +117,7 @@ impl Batch {
             return Err(Error::field(
                 "ranks",
                 self.ranks,
-                format!("divides the {slots} slots of experts"),
+                format!("must divide the {slots} slots of experts"),
             ));
         }
         if let Some(e) = self.placement.iter().find(|e| **e >= self.experts) {

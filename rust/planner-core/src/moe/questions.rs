@@ -196,7 +196,7 @@ impl Timed {
             ("weight_bytes", self.weight_bytes),
         ] {
             if !(x > 0.0 && x.is_finite()) {
-                return Err(Error::field(name, x, "positive"));
+                return Err(Error::field(name, x, "must be above 0"));
             }
         }
         let b = &self.dispatch.batch;

@@ -117,14 +117,14 @@ impl Shape {
             return Err(Error::field(
                 "nodes",
                 self.nodes,
-                format!("divides ranks = {}", self.ranks),
+                format!("must divide ranks = {}", self.ranks),
             ));
         }
         if !self.experts.is_multiple_of(self.groups) {
             return Err(Error::field(
                 "groups",
                 self.groups,
-                format!("divides experts = {}", self.experts),
+                format!("must divide experts = {}", self.experts),
             ));
         }
         Ok(())
@@ -266,8 +266,8 @@ mod tests {
             })
             .contains("more replicas than slots")
         );
-        assert!(message(Shape { nodes: 3, ..good }).contains("divides ranks"));
-        assert!(message(Shape { groups: 5, ..good }).contains("divides experts"));
+        assert!(message(Shape { nodes: 3, ..good }).contains("must divide ranks"));
+        assert!(message(Shape { groups: 5, ..good }).contains("must divide experts"));
         assert!(message(Shape { ranks: 0, ..good }).contains("ranks"));
     }
 }
