@@ -244,7 +244,10 @@ def test_more_choices_than_tokens_are_doubted(
         (("--routing", "dirichlet:1.3*2"), "--routing = 2: a share in [0, 1]"),
         (("--nvlink", "0 GB/s"), "--nvlink = 0: must be above 0 bytes per second"),
         (("--nic", "nan GB/s"), "--nic = nan GB/s: must be a number with a unit"),
-        (("--expert-hidden", "8", "--weight-bytes", "nan"), "--weight-bytes = nan: must be a finite"),
+        (
+            ("--expert-hidden", "8", "--weight-bytes", "nan"),
+            "--weight-bytes = nan: must be a finite",
+        ),
         (("--expert-hidden", "8", "--flops", "0 TFLOP/s"), "--flops = 0: must be above 0"),
     ],
 )

@@ -395,9 +395,7 @@ def check_weights(dtype: str | None) -> None:
     """Refuse a format of weights that is not known."""
     if dtype is not None and dtype not in WEIGHTS:
         hint = "one of " + ", ".join(WEIGHTS)
-        raise InputError(
-            "is not a format of weights", field="weight_dtype", value=dtype, hint=hint
-        )
+        raise InputError("is not a format of weights", field="weight_dtype", value=dtype, hint=hint)
 
 
 def _memory(hardware: Hardware, engine: str) -> dict[str, Any]:
