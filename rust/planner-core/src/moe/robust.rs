@@ -27,7 +27,8 @@ pub struct Robust {
 /// Swaps tried on the best start.
 const SWAPS: usize = 400;
 
-/// Starts from the best placement of the mean load and of each snapshot, then swaps slots between
+/// Starts from the best placement of the mean load (each snapshot of one weight), of the sum and of
+/// each snapshot, then swaps slots between
 /// the fullest rank of the worst snapshot and others while the worst case falls. `speeds` has one
 /// relative speed per rank, or is empty; with `keep_groups` the replicas of a router group stay on
 /// one node, and slots are swapped inside nodes only.
@@ -62,7 +63,10 @@ pub fn robust(rows: &[&[f64]], shape: &Shape, speeds: &[f64], keep_groups: bool)
     let mean: Vec<f64> = (0..shape.experts as usize)
         .map(|e| scaled.iter().map(|r| r[e]).sum())
         .collect();
-    let starts = std::iter::once(&mean).chain(scaled.iter());
+    let sum: Vec<f64> = (0..shape.experts as usize)
+        .map(|e| rows.iter().map(|r| r[e]).sum())
+        .collect();
+    let starts = [&mean, &sum].into_iter().chain(scaled.iter());
     let nodes = if keep_groups && shape.hierarchical() {
         shape.nodes as usize
     } else {
@@ -269,10 +273,12 @@ mod tests {
                 let s: f64 = r.iter().sum();
                 r.iter().map(|x| x / s).collect()
             }).collect();
-            let sum: Vec<f64> = (0..12).map(|e| normal.iter().map(|r| r[e]).sum()).collect();
-            let theirs = best(&sum, &shape, &[], false).placement;
-            let worst = rows.iter().map(|r| theirs.max_over_mean(r, 4)).fold(1.0, f64::max);
-            prop_assert!(ours.rank_max_over_mean <= worst + 1e-9);
+            for of in [&normal, &rows] {
+                let sum: Vec<f64> = (0..12).map(|e| of.iter().map(|r| r[e]).sum()).collect();
+                let theirs = best(&sum, &shape, &[], false).placement;
+                let worst = rows.iter().map(|r| theirs.max_over_mean(r, 4)).fold(1.0, f64::max);
+                prop_assert!(ours.rank_max_over_mean <= worst + 1e-9);
+            }
             prop_assert!(ours.rank_max_over_mean >= ours.bound_max_over_mean - 1e-9);
             prop_assert!(ours.placement.logical_count.iter().all(|c| *c > 0));
         }
