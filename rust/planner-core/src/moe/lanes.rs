@@ -38,6 +38,15 @@ impl Lanes {
             *load = load.wrapping_add(1);
         }
     }
+
+    /// Counts the lowest `k` bytes.
+    #[inline]
+    pub(super) fn add_some(&mut self, word: u64, k: usize) {
+        for i in 0..k {
+            let load = &mut self.0[i % 2][(word >> (8 * i)) as u8 as usize];
+            *load = load.wrapping_add(1);
+        }
+    }
 }
 
 /// Calls a function that is made for each number of choices.

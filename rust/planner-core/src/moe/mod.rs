@@ -23,6 +23,7 @@ pub mod dispatch;
 pub mod eplb;
 pub mod extremes;
 pub mod fit;
+mod groups;
 pub mod hot;
 mod lanes;
 pub mod memory;

@@ -1,5 +1,6 @@
 //! Drawing the k experts of a token.
 
+use super::groups::Router;
 use super::lanes::{self, Bytes, CHOICES, EXPERTS, Lanes};
 use super::rng::Pcg64;
 
@@ -189,6 +190,9 @@ impl Sampler {
                 }
             }
             Self::Grouped(g) => {
+                if let Some(router) = g.router(experts as usize, top_k) {
+                    return router.count(tokens, &mut into.lanes, rng);
+                }
                 let mut picks = vec![0; top_k as usize];
                 let mut scratch = Scores::default();
                 for _ in 0..tokens {
@@ -291,6 +295,14 @@ struct Scores {
 const GROUP_BITS: u32 = 32;
 
 impl Grouped {
+    /// The quick way, where experts are alike and few enough.
+    fn router(&self, experts: usize, top_k: u32) -> Option<Router> {
+        if !self.exponents.is_empty() {
+            return None;
+        }
+        Router::new(experts, self.size, self.keep, top_k)
+    }
+
     /// Scores have 31 bits (32 with their sum), so that one shares a word with a number, and words are
     /// compared.
     fn token(&self, experts: usize, picks: &mut [u32], s: &mut Scores, rng: &mut Pcg64) {
