@@ -7,11 +7,13 @@ use planner_core::moe::migrate::Rebalance;
 use planner_core::moe::monte_carlo::{Batch, Draw};
 use planner_core::moe::questions::{Describe, Imbalance, RobustBalance, Timed};
 use planner_core::moe::sweep::{Axes, COLUMNS};
+use planner_core::sweep::control::Control;
 use pyo3::prelude::*;
 use serde::de::DeserializeOwned;
 
 use crate::errors::{CoreError, CoreResult};
 use crate::frame::Frame;
+use crate::sweep::watch;
 
 fn read<T: DeserializeOwned>(spec: &str) -> CoreResult<T> {
     serde_json::from_str(spec).map_err(CoreError::from)
@@ -37,11 +39,13 @@ pub fn moe_fit(py: Python<'_>, spec: &str) -> CoreResult<String> {
 
 /// Route a batch many times. See `planner_core::moe::monte_carlo`.
 #[pyfunction]
-pub fn moe_simulate(py: Python<'_>, batch: &str, draw: &str) -> CoreResult<String> {
-    py.detach(|| {
-        let outcome = read::<Batch>(batch)?.simulate(&read::<Draw>(draw)?)?;
+pub fn moe_simulate(py: Python<'_>, batch: &str, draw: &str) -> PyResult<String> {
+    let control = Control::default();
+    let work = || {
+        let outcome = read::<Batch>(batch)?.simulate_until(&read::<Draw>(draw)?, &control)?;
         Ok(serde_json::to_string(&outcome)?)
-    })
+    };
+    watch(py, &control, |_| Ok(()), work)
 }
 
 /// Rank imbalance in closed form. See `planner_core::moe::closed::imbalance`.
@@ -78,7 +82,9 @@ pub fn moe_rebalance(py: Python<'_>, spec: &str) -> CoreResult<String> {
 #[pyfunction]
 #[pyo3(signature = (axes, *, threads = 0))]
 pub fn moe_sweep(py: Python<'_>, axes: &str, threads: usize) -> PyResult<Frame> {
-    let tables = py.detach(|| -> CoreResult<_> { Ok(read::<Axes>(axes)?.run(threads)?) })?;
+    let control = Control::default();
+    let work = || Ok(read::<Axes>(axes)?.run_until(threads, &control)?);
+    let tables = watch(py, &control, |_| Ok(()), work)?;
     Frame::from_tables(tables)
 }
 

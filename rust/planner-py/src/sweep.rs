@@ -15,8 +15,10 @@ use pyo3::prelude::*;
 use crate::errors::{CoreError, CoreResult};
 use crate::frame::Frame;
 
-/// How often a running sweep lets Python look for Ctrl-C and report progress.
-const TICK: Duration = Duration::from_millis(50);
+/// How often a running sweep lets Python look for Ctrl-C.
+const TICK: Duration = Duration::from_millis(10);
+/// Ticks between two reports of progress.
+const REPORT: u32 = 5;
 
 /// Find the best layouts of a job.
 ///
@@ -141,6 +143,7 @@ pub(crate) fn watch<T: Send>(
         // A receiver is not `Sync`: it is lent to the closure that waits without the GIL.
         let waiting = Mutex::new(waiting);
         let mut stopped = None;
+        let mut ticks = 0;
         while stopped.is_none() {
             let tick = py.detach(|| {
                 waiting
@@ -151,10 +154,11 @@ pub(crate) fn watch<T: Send>(
             if tick != Err(RecvTimeoutError::Timeout) {
                 break;
             }
-            stopped = py
-                .check_signals()
-                .and_then(|()| report(control.done()))
-                .err();
+            stopped = py.check_signals().err();
+            ticks += 1;
+            if stopped.is_none() && ticks % REPORT == 0 {
+                stopped = report(control.done()).err();
+            }
         }
         if stopped.is_some() {
             control.stop();

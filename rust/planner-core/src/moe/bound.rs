@@ -9,6 +9,7 @@ use super::shape::Shape;
 /// mean:     Σw / Σspeed
 /// replica:  min over counts of max w_e/c_e, over the fastest rank; greedy replication attains it
 /// partner:  the rank of the heaviest replica has s − 1 more slots (equal ranks only)
+/// pairs:    heavy replicas need light ones beside them (equal ranks of two slots)
 /// ```
 ///
 /// Unit: that of the loads.
@@ -35,10 +36,78 @@ pub fn lower_bound(loads: &[f64], shape: &Shape, speeds: &[f64]) -> f64 {
         && speeds.iter().all(|s| *s == speeds[0])
         && replica > 0.5 * mean * fastest
     {
-        simple.max(partner_bound(loads, shape, simple * fastest) / fastest)
+        let mut sorted = loads.to_vec();
+        sorted.sort_unstable_by(|a, b| b.total_cmp(a));
+        let mut bound = partner_bound(&sorted, shape, simple * fastest);
+        if shape.slots_per_rank() == 2 {
+            bound = pair_bound(&sorted, f64::from(shape.redundant), bound);
+        }
+        simple.max(bound / fastest)
     } else {
         simple
     }
+}
+
+/// Largest threshold found, at least `from`, that [`pairs_refute`]. Loads are sorted, heaviest first.
+fn pair_bound(loads: &[f64], redundant: f64, from: f64) -> f64 {
+    if !pairs_refute(loads, redundant, from) {
+        return from;
+    }
+    let (mut low, mut high) = (from, 1.25 * from);
+    for _ in 0..14 {
+        let middle = 0.5 * (low + high);
+        if pairs_refute(loads, redundant, middle) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    low
+}
+
+/// Whether no placement on ranks of two slots has all ranks at or below τ: for some x ≤ τ/4 more
+/// replicas are above τ − x than are at or below x, and such a replica needs such a partner.
+///
+/// ```text
+/// f(c) = c·[w/c ≤ x] − c·[w/c > τ − x]        what an expert of load w in c replicas adds
+/// Σ f(c) ≤ Σ f(m) + 2·(R − Σ (m − 1))         m = ⌈w/τ⌉, the fewest replicas
+/// ```
+///
+/// A replica beyond the fewest adds at most 2 if x ≤ τ/4. From f(m) = 0: w/c ≤ x takes c ≥ 2m.
+/// From f(1) = −1, w > ¾τ: two are no light ones, and c ≥ 3 gain c + 1. From f(2) = −2, w > 1.5τ:
+/// three to six are no light ones, and more gain c + 2. For m ≥ 3 take 0 in place of −m.
+fn pairs_refute(loads: &[f64], redundant: f64, limit: f64) -> bool {
+    let mut left = redundant;
+    let mut heavy: Vec<(f64, f64)> = Vec::new();
+    for w in loads.iter().take_while(|w| **w > 0.75 * limit) {
+        // A hair of slack keeps rounding from refuting a threshold that is met exactly.
+        let fewest = (w / limit * (1.0 - 1e-9)).ceil().max(1.0);
+        left -= fewest - 1.0;
+        if fewest <= 2.0 {
+            heavy.push((w / fewest, fewest));
+        }
+    }
+    if left < 0.0 {
+        return true;
+    }
+    heavy.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
+    let mut heavy = heavy.into_iter().peekable();
+    let (mut alone, mut lights) = (0.0, 2.0 * left);
+    for w in loads.iter().rev() {
+        // Just below this load: all before it are at or below x.
+        let x = w * (1.0 - 1e-9);
+        if x > 0.25 * limit {
+            break;
+        }
+        while let Some((_, count)) = heavy.next_if(|h| h.0 > (limit - x) * (1.0 + 1e-9)) {
+            alone += count;
+        }
+        if alone > lights {
+            return true;
+        }
+        lights += 1.0;
+    }
+    false
 }
 
 /// Smallest threshold τ ≥ `from` that is not refuted: with max ≤ τ every expert needs
@@ -48,9 +117,6 @@ pub fn lower_bound(loads: &[f64], shape: &Shape, speeds: &[f64]) -> f64 {
 /// lightest replicas sum to P₀, and each further split lowers that sum by no more than the largest
 /// of them: P ≥ P₀ − j·b_(s−1); for s = 2 exactly P = min w_e/(m_e + j).
 fn partner_bound(loads: &[f64], shape: &Shape, from: f64) -> f64 {
-    let mut sorted = loads.to_vec();
-    sorted.sort_unstable_by(|a, b| b.total_cmp(a));
-    let loads = &sorted;
     let (mut low, mut high) = (from, 2.0 * from);
     if feasible(loads, shape, low) {
         return low;
@@ -127,7 +193,59 @@ mod tests {
     use super::*;
     use crate::moe::counts::search_counts;
     use crate::moe::pack::{Packing, replicas};
+    use crate::moe::rng::Pcg64;
     use proptest::prelude::*;
+
+    /// Two slots a rank: the optimum by trying all counts, for loads of every skew, is never below.
+    #[test]
+    fn pairs_of_all_counts_are_not_below() {
+        let mut rng = Pcg64::new(17, 0);
+        let mut sharper = 0;
+        for case in 0..600u32 {
+            let (experts, ranks) = (6 + case % 4, 6);
+            let power = [0.3, 1.0, 2.0, 5.0][(case / 4 % 4) as usize];
+            let loads: Vec<f64> = (0..experts).map(|_| rng.uniform().powf(power)).collect();
+            let redundant = 2 * ranks - experts;
+            let shape = Shape {
+                experts,
+                redundant,
+                ranks,
+                nodes: 1,
+                groups: 1,
+            };
+            let speeds = vec![1.0; ranks as usize];
+            let counts = greedy_counts(&loads, shape.slots());
+            let start = Packing::paired(&replicas(&loads, &counts));
+            let (_, optimum) = search_counts(&loads, counts, &speeds, 0.0, start);
+            let bound = lower_bound(&loads, &shape, &speeds);
+            assert!(
+                optimum >= bound * (1.0 - 1e-9),
+                "{optimum} {bound} {loads:?}"
+            );
+            let mut sorted = loads.clone();
+            sorted.sort_unstable_by(|a, b| b.total_cmp(a));
+            let mean = loads.iter().sum::<f64>() / f64::from(ranks);
+            sharper += u32::from(pair_bound(&sorted, f64::from(redundant), mean) > mean);
+        }
+        assert!(sharper > 20, "{sharper} of 600 are decided by pairs");
+    }
+
+    /// Seven heavy loads, six light ones and nothing to split: the seventh sits beside 4.
+    #[test]
+    fn heavy_ones_need_light_ones() {
+        let mut loads = [1.0; 14];
+        loads[..7].fill(20.0);
+        loads[7] = 4.0;
+        let shape = Shape {
+            experts: 14,
+            redundant: 0,
+            ranks: 7,
+            nodes: 1,
+            groups: 1,
+        };
+        let bound = lower_bound(&loads, &shape, &[1.0; 7]);
+        assert!(bound <= 24.0 && bound > 23.99, "{bound}");
+    }
 
     proptest! {
         /// Small instances: every count vector, each packed by search, stays at or above the bound.

@@ -5,6 +5,7 @@ use super::routing::{Routing, ease};
 use super::sampler::{Alias, Grouped, Histogram, Sampler};
 use super::shape::{Placement, quantiles};
 use crate::error::{Error, Result};
+use crate::sweep::control::Control;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -153,6 +154,14 @@ impl Batch {
     /// # Errors
     /// As [`Batch::check`]; no trial.
     pub fn simulate(&self, draw: &Draw) -> Result<Outcome> {
+        self.simulate_until(draw, &Control::default())
+    }
+
+    /// The same, until `control` says stop.
+    ///
+    /// # Errors
+    /// As [`Batch::simulate`]; interrupted.
+    pub fn simulate_until(&self, draw: &Draw, control: &Control) -> Result<Outcome> {
         self.check()?;
         if draw.trials == 0 || draw.trials > 10_000_000 {
             return Err(Error::field("trials", draw.trials, "1..=10,000,000"));
@@ -162,15 +171,18 @@ impl Batch {
             .build()
             .map_err(|e| Error::field("threads", draw.threads, e.to_string()))?;
         let layout = self.layout();
-        let rows: Vec<[f64; FIELDS]> = pool.install(|| {
+        let rows = pool.install(|| {
             (0..draw.trials)
                 .into_par_iter()
                 .map_init(
                     || Scratch::new(self),
-                    |scratch, trial| self.trial(trial, draw.seed, &layout, scratch),
+                    |scratch, trial| {
+                        control.advance(1)?;
+                        Ok(self.trial(trial, draw.seed, &layout, scratch))
+                    },
                 )
-                .collect()
-        });
+                .collect::<Result<Vec<[f64; FIELDS]>>>()
+        })?;
         Ok(summarise(&rows))
     }
 

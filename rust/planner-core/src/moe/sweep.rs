@@ -12,6 +12,7 @@ use super::routing::{Routing, draw_dirichlet};
 use super::shape::{LARGEST, Shape};
 use crate::collectives::expert_parallel::{active_experts, distinct_nodes};
 use crate::error::{Error, Result};
+use crate::sweep::control::Control;
 use crate::table::{Data, Table};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -161,25 +162,34 @@ impl Axes {
     /// # Errors
     /// As [`Axes::check`].
     pub fn run(&self, threads: usize) -> Result<Vec<Table>> {
+        self.run_until(threads, &Control::default())
+    }
+
+    /// The same, until `control` says stop.
+    ///
+    /// # Errors
+    /// As [`Axes::run`]; interrupted.
+    pub fn run_until(&self, threads: usize, control: &Control) -> Result<Vec<Table>> {
         self.check()?;
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(threads)
             .build()
             .map_err(|e| Error::field("threads", threads, e.to_string()))?;
         let rows = self.rows() as usize;
-        Ok(pool.install(|| {
-            let memo = Memo::new(self);
+        pool.install(|| {
+            let memo = Memo::new(self, control)?;
             (0..rows.div_ceil(CHUNK))
                 .into_par_iter()
                 .map(|c| {
+                    control.advance(0)?;
                     let mut chunk = Chunk::default();
                     for row in c * CHUNK..rows.min((c + 1) * CHUNK) {
                         chunk.push(&self.point(row), &memo);
                     }
-                    chunk.table()
+                    Ok(chunk.table())
                 })
                 .collect()
-        }))
+        })
     }
 }
 
@@ -191,7 +201,7 @@ struct Memo {
 }
 
 impl Memo {
-    fn new(axes: &Axes) -> Self {
+    fn new(axes: &Axes, control: &Control) -> Result<Self> {
         let bins = axes.experts.iter().chain(&axes.ranks);
         let maxima = bins.map(|n| (*n, NormalMax::of(*n))).collect();
         let mut keys = Vec::new();
@@ -208,9 +218,12 @@ impl Memo {
         keys.dedup();
         let balanced = keys
             .into_par_iter()
-            .map(|k| (k, balanced_skew(k)))
-            .collect();
-        Self { maxima, balanced }
+            .map(|k| {
+                control.advance(0)?;
+                Ok((k, balanced_skew(k)))
+            })
+            .collect::<Result<_>>()?;
+        Ok(Self { maxima, balanced })
     }
 }
 

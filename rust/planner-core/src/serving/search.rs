@@ -166,8 +166,8 @@ impl Job {
                     let (mut own, mut count) = (kept.empty(), Tally::default());
                     for costed in part {
                         work(costed, &bar, (&mut own, &mut count));
+                        control.advance(1)?;
                     }
-                    control.advance(part.len() as u64)?;
                     Ok((own, count))
                 })
                 .collect::<Result<_>>()?;

@@ -45,6 +45,7 @@ pub(crate) fn work_out(job: &Job, number: usize, side: Side, control: &Control) 
         .par_iter()
         .enumerate()
         .map(|(i, engine)| {
+            control.advance(0)?;
             Ok(Costed {
                 engine: *engine,
                 costs: Costs::new(&setting, &kind.precision, engine, side.role())?,
