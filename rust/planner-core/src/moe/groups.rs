@@ -128,7 +128,8 @@ impl Token {
     #[inline]
     fn draw(&mut self, size: usize, state: &mut u64) {
         for row in &mut self.rows[..size] {
-            let bits = [split_mix64(state), split_mix64(state)].map(u64::to_ne_bytes);
+            let (a, b) = (split_mix64(state), split_mix64(state));
+            let bits = [a.to_ne_bytes(), b.to_ne_bytes()];
             let (bytes, _) = bits.as_flattened().as_chunks::<2>();
             for (score, pair) in row.iter_mut().zip(bytes) {
                 *score = i16::from_ne_bytes(*pair);

@@ -126,6 +126,7 @@ fn wide(high: u64, low: u64) -> u128 {
 /// let mut state = 0;
 /// assert_eq!(planner_core::moe::rng::split_mix64(&mut state), 0xE220_A839_7B1D_CDAF);
 /// ```
+#[inline]
 pub fn split_mix64(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let mut z = *state;
