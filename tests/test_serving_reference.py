@@ -41,6 +41,10 @@ def apart(
             for key, value in expected.items()
             for pair in apart(found[key], value, f"{name}.{key}", rel_tol, top)
         ]
+    if isinstance(expected, list):
+        assert isinstance(found, list) and len(found) == len(expected), name
+        pairs = enumerate(zip(found, expected, strict=True))
+        return [pair for i, two in pairs for pair in apart(*two, f"{name}[{i}]", rel_tol)]
     if isinstance(expected, (int, float)) and not isinstance(expected, bool):
         number = not isinstance(found, bool) and isinstance(found, (int, float))
         near = number and math.isclose(found, expected, rel_tol=rel_tol, abs_tol=1e-14 * whole)

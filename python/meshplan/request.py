@@ -10,6 +10,8 @@ from meshplan.specs.base import problem_at
 from meshplan.specs.software import load_software
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from meshplan.hf import ModelSpec
     from meshplan.specs.plan import Plan
     from meshplan.specs.toml import Path
@@ -33,7 +35,7 @@ def job(plan: Plan, model: ModelSpec) -> dict[str, Any]:
     """
     _fits(plan, model)
     training = plan.workload.canonical(plan.cluster.device.training_kernels)
-    _counted(plan, model, training)
+    counted(training.get("routing", {}), plan.workload.routing, model, plan.origins)
     software = load_software(plan.framework, plan.framework_version)
     return {
         "model": model.canonical,
@@ -98,7 +100,7 @@ def notes(plan: Plan, model: ModelSpec) -> list[str]:
 def _fits(plan: Plan, model: ModelSpec) -> None:
     """Refuse what speaks of experts where a model has none, and two words on their balance."""
     work, space = plan.workload, plan.space
-    experts = _experts(model)
+    experts = experts_of(model)
     asked: list[tuple[Path, Any]] = []
     if work.routing:
         asked.append((("workload", "routing"), work.routing))
@@ -120,16 +122,17 @@ def _fits(plan: Plan, model: ModelSpec) -> None:
         raise InputError.all_of(problems)
 
 
-def _experts(model: ModelSpec) -> int:
+def experts_of(model: ModelSpec) -> int:
     """Routed experts of the first layer that has them; none: 0."""
     parts = (kind["feed_forward"] or {} for kind in model.canonical["kinds"])
     return next((part["experts"] for part in parts if part.get("kind") == "moe"), 0)
 
 
-def _counted(plan: Plan, model: ModelSpec, training: dict[str, Any]) -> None:
-    """Refuse recorded loads of another number of experts."""
-    experts = _experts(model)
-    routing = training.get("routing", {})
+def counted(
+    routing: Mapping[str, Any], stated: str, model: ModelSpec, origins: Mapping[Path, str]
+) -> None:
+    """Refuse recorded loads of another number of experts than the model has."""
+    experts = experts_of(model)
     for row in routing.get("of", routing).get("layers", []):
         if len(row) != experts:
             rule = f"holds loads of {len(row)} experts, {model.name} has {experts}"
@@ -138,6 +141,4 @@ def _counted(plan: Plan, model: ModelSpec, training: dict[str, Any]) -> None:
                 "in a column num_experts"
             )
             path: Path = ("workload", "routing")
-            raise InputError.all_of(
-                [problem_at(path, plan.workload.routing, rule, hint, plan.origins)]
-            )
+            raise InputError.all_of([problem_at(path, stated, rule, hint, origins)])

@@ -81,6 +81,7 @@ _HERE: dict[str, Path] = {
     **{name: (name,) for name in ("gpus", "model", "cluster", "top", "output", "threads")},
     "exhaustive": ("exhaustive",),
     "precision": ("precision",),
+    "routing": ("workload", "routing"),
     **{name: ("space", name) for name in ("tp", "pp", "ep")},
 }
 """Flags that both workloads have → value of a serving plan."""

@@ -68,6 +68,8 @@ class ServingJob(TypedDict, total=False):
     trace: str
     prefix_hit: float
     acceptance: float
+    routing: str
+    """How tokens choose experts: ``dirichlet:1.3``, a file of loads, …"""
     ttft: float | str
     tpot: float | str
     percentile: str

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import meshplan._core as _core
 from meshplan.errors import Infeasible, InputError
+from meshplan.request import experts_of
 from meshplan.serving import request
 from meshplan.serving.result import Deployment, chances
 from meshplan.specs.base import build, problem_at
@@ -266,7 +267,7 @@ def _engine(
         found.setdefault(axis, item)
     if prefill:
         found |= {"spec_tokens": 0, "dcp": 1}
-    experts, dp = request.experts(model), found["attention_dp"]
+    experts, dp = experts_of(model), found["attention_dp"]
     if found["ep"] == 1 and "moe_tp" in found and experts and found["tp"] % found["moe_tp"] == 0:
         found["ep"] = given.get("ep") or found["tp"] // found["moe_tp"]
     found.setdefault("moe_tp", max(1, found["tp"] // found["ep"]))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshplan.errors import InputError
+from meshplan.request import counted, experts_of
 from meshplan.specs.base import problem_at
 from meshplan.specs.serving import formats
 from meshplan.specs.serving_costs import hardware, tables_of
@@ -53,6 +54,7 @@ def request(plan: ServingPlan, model: ModelSpec, trace: dict[str, Any] | None = 
             "hardware": hardware(plan.cluster.device.architecture, numbers),
             "software": {name: numbers["software"][name] for name in plan.backend},
             "routing": numbers["routing"],
+            "measured": _measured(plan, model),
             "kinds": kinds,
             "gpus": plan.gpus,
             "load": plan.workload.load(),
@@ -87,7 +89,7 @@ def _kinds(plan: ServingPlan, model: ModelSpec, backend: str) -> list[dict[str, 
             kv = "bf16" if cache == "auto" else cache
             kind = {
                 "backend": backend,
-                "precision": formats(label, kv, moe=experts(model) > 0),
+                "precision": formats(label, kv, moe=experts_of(model) > 0),
                 "defaults": defaults,
             }
             if kind not in found:
@@ -95,18 +97,26 @@ def _kinds(plan: ServingPlan, model: ModelSpec, backend: str) -> list[dict[str, 
     return found
 
 
-def experts(model: ModelSpec) -> int:
-    """Routed experts of the first layer that has them; none: 0."""
-    parts = (kind["feed_forward"] or {} for kind in model.canonical["kinds"])
-    return next((part["experts"] for part in parts if part.get("kind") == "moe"), 0)
+def _measured(plan: ServingPlan, model: ModelSpec) -> dict[str, Any] | None:
+    """Routing that the plan states, as the core reads it."""
+    stated = plan.workload.routing
+    if not stated:
+        return None
+    from meshplan.moe.api import read_routing
+
+    routing = dict(read_routing(stated))
+    counted(routing, stated, model, plan.origins)
+    return routing
 
 
 def _fits(plan: ServingPlan, model: ModelSpec) -> None:
     """Refuse what speaks of experts or drafts where a model has none, and requests too long."""
     asked: list[tuple[Place, Any, str]] = []
     dense = f"{model.name} has no experts"
+    if plan.workload.routing and not experts_of(model):
+        asked.append((("workload", "routing"), plan.workload.routing, dense))
     for side, space in ((("space",), plan.space), (("space", "prefill"), plan.space.prefill)):
-        for axis in ("ep", "attention_dp", "redundant_experts") if not experts(model) else ():
+        for axis in ("ep", "attention_dp", "redundant_experts") if not experts_of(model) else ():
             values = getattr(space, axis)
             if values is not None and values[0] > (0 if axis == "redundant_experts" else 1):
                 asked.append(((*side, axis), values[0], dense))

@@ -65,6 +65,9 @@ class Serving(Spec):
     """Share of prompt tokens that the prefix cache holds."""
     acceptance: Share | None = None
     """Probability that a draft token is accepted; otherwise as measured of the backend."""
+    routing: str = ""
+    """How tokens choose experts, where it is known: ``uniform``, ``dirichlet:1.3``, ``zipf:0.6``,
+    ``lognormal:1``, or a file of loads."""
     ttft: Limit | None = None
     """Longest time to first token."""
     tpot: Limit | None = None

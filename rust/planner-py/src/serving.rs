@@ -187,6 +187,7 @@ impl ServingJobs {
                 software: &lists.software[job.software],
                 backend: job.deployment.backend,
                 routing: lists.routing,
+                measured: None,
             },
             deployment: &job.deployment,
             load: &job.load,

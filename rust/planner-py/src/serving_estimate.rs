@@ -43,6 +43,7 @@ pub fn serving_estimate(py: Python<'_>, job: &str) -> PyResult<(String, Frame)> 
                 software: &job.software,
                 backend: job.deployment.backend,
                 routing: job.routing,
+                measured: None,
             },
             deployment: &job.deployment,
             load: &job.load,

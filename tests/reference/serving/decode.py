@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -54,15 +55,62 @@ def hottest(e: Experts, side: Side, tokens: float) -> tuple[float, float]:
     Popularities of experts are gamma distributed around their mean; without spread, an expert
     sleeps through n tokens with probability (1 − k/E)ⁿ.
     """
-    ranks, spread = side.engine["ep"], side.job["routing"]["popularity_spread"]
+    ranks = side.engine["ep"]
     z = largest_normal(ranks)
+    awake, rows = even(e, side, tokens)
+    awake += z * math.sqrt(max(awake * (1 - awake / e.local), 0))
+    # Beyond the mean by its share of the tokens, and by chance.
+    share = rows * (side.job["routing"]["imbalance"] - 1)
+    chance = z * math.sqrt(rows * (1 - 1 / ranks))
+    return min(awake, e.local), rows + math.sqrt(share**2 + chance**2)
+
+
+def even(e: Experts, side: Side, tokens: float) -> tuple[float, float]:
+    """The same on a rank that has its even share."""
+    spread = side.job["routing"]["popularity_spread"]
     met = -tokens * math.log(1 - min(e.top_k / e.all, 1 - 1e-12))
     asleep = (1 + spread * met) ** (-1 / spread) if spread > 1e-6 else math.exp(-met)
-    awake = e.local * (1 - asleep)
-    awake += z * math.sqrt(max(awake * (1 - awake / e.local), 0))
-    rows = tokens * e.top_k / ranks * side.job["routing"]["imbalance"]
-    rows += z * math.sqrt(rows * (1 - 1 / ranks))
-    return min(awake, e.local), rows
+    return e.local * (1 - asleep), tokens * e.top_k / side.engine["ep"]
+
+
+Ranked = Callable[[Experts, Side, float], tuple[float, float]]
+
+
+def imbalance(
+    side: Side, tokens: float, seconds: Callable[[Experts, float, float], float]
+) -> dict[str, float]:
+    """The fullest expert rank beyond an even one, over all layers; ratio and experts of the first."""
+    model = side.job["model"]
+    kinds = [model["kinds"][number] for number in model["layers"]]
+    layers = [found for found in (experts(kind, side) for kind in kinds) if found]
+    if not layers:
+        return {"rows_ratio": 1.0, "active_experts": 0.0, "beyond_s": 0.0}
+    # Of the kinds of layers, the first that is used.
+    used = set(model["layers"])
+    firsts = (experts(kind, side) for i, kind in enumerate(model["kinds"]) if i in used)
+    first = next(found for found in firsts if found)
+    awake, rows = hottest(first, side, tokens)
+
+    def total(ranked: Ranked) -> float:
+        return sum(seconds(e, *ranked(e, side, tokens)) for e in layers)
+
+    return {
+        "rows_ratio": rows / even(first, side, tokens)[1],
+        "active_experts": awake,
+        "beyond_s": total(hottest) - total(even),
+    }
+
+
+def step_imbalance(side: Side, sequences: float) -> dict[str, float]:
+    """The same in a step of so many requests of the engine."""
+    stage = max(sequences / side.engine["pp"], min(sequences, 1.0))
+    tokens = stage * (1 + side.engine["spec_tokens"])
+
+    def seconds(e: Experts, awake: float, rows: float) -> float:
+        reading = awake * e.elements * stored_bytes(e.dtype) / side.expert_bandwidth(e.dtype)
+        return join(reading, 2 * e.elements * rows / side.decode_flops(e.dtype, "expert"))
+
+    return imbalance(side, tokens, seconds)
 
 
 def head(side: Side) -> float:

@@ -114,6 +114,10 @@ def terms(job: Json, running: float) -> dict[str, Any]:
         "fits": fits(p, mean),
         "decode": named(decode.terms(p.decode, max(running, 1.0), mean.context)),
         "prefill": named(prefill.terms(first.decode, mean.input - mean.hit, 1.0, mean.hit)),
+        "imbalance": [
+            decode.step_imbalance(p.decode, max(running, 1.0)),
+            prefill.pass_imbalance(first.decode, mean.input - mean.hit),
+        ],
         "memory": p.memory,
         "prefill_memory": p.prefill and p.prefill.memory,
     }

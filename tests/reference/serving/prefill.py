@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from . import exchange
-from .decode import head, hottest
-from .operators import core, experts, matrices, operators
+from .decode import head, hottest, imbalance
+from .operators import Experts, core, experts, matrices, operators
 from .side import Side, stored_bytes
 
 GPU_TERMS = (
@@ -77,3 +77,14 @@ def terms(side: Side, tokens: float, prompts: float, past: float) -> dict[str, f
 
 def time_s(side: Side, tokens: float, prompts: float, past: float) -> float:
     return sum(terms(side, tokens, prompts, past).values())
+
+
+def pass_imbalance(side: Side, tokens: float) -> dict[str, float]:
+    """The fullest expert rank of a pass beyond an even one."""
+
+    def seconds(e: Experts, awake: float, rows: float) -> float:
+        reading = awake * e.elements * stored_bytes(e.dtype) / side.expert_bandwidth(e.dtype)
+        rate = side.prefill_flops(e.dtype, "expert")
+        return math.hypot(reading, 2 * e.elements * rows / rate)
+
+    return imbalance(side, tokens, seconds)

@@ -5,7 +5,7 @@ use super::deployment::{Backend, Engine, Precision};
 use super::hardware::Hardware;
 use super::operators::{Cut, Layer, Matrices};
 use super::prefill::{self, Prefill};
-use super::routing::Routing;
+use super::routing::{Measured, Routing};
 use super::software::Software;
 use super::steps::{Pass, StepTimes};
 use crate::cluster::Cluster;
@@ -39,8 +39,10 @@ pub struct Setting<'a> {
     pub software: &'a Software,
     /// The backend.
     pub backend: Backend,
-    /// How tokens choose experts.
+    /// How tokens choose experts where nothing was measured.
     pub routing: Routing,
+    /// A measured routing, which takes its place.
+    pub measured: Option<&'a Measured>,
 }
 
 /// A setting with a layout: rates that formulas ask for.
@@ -222,7 +224,7 @@ impl Costs {
             hardware: setting.hardware,
             software,
             engine,
-            routing: setting.routing,
+            routing: setting.measured.map_or(setting.routing, |m| m.of(engine)),
             bf16: Rates::of(&setting.cluster.device, Dtype::Bf16)?,
             prefill_ratio: software.prefill_rate * apart,
         };
@@ -247,6 +249,21 @@ impl Costs {
     #[must_use]
     pub fn decode_terms(&self, sequences: f64, context: f64) -> decode::Terms {
         self.decode.terms(sequences, context)
+    }
+
+    /// What the fullest expert rank has beyond an even share: in a decode step of one engine, and in a
+    /// pass of one that prefills.
+    #[must_use]
+    pub fn imbalance(
+        decode: &Self,
+        sequences: f64,
+        first: &Self,
+        pass: &Pass,
+    ) -> [decode::Imbalance; 2] {
+        [
+            decode.decode.imbalance(sequences),
+            first.prefill.imbalance(pass),
+        ]
     }
 
     /// Terms of a prefill pass.

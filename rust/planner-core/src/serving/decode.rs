@@ -6,7 +6,7 @@
 //!   + core    b·Σ keys(context)·per key
 //!   + exchange + N_op·τ + host + b·host per sequence + drafts
 //! awake = min(local, a + z√(a(1 − a/local))),  a = local·(1 − (1 + θ·n·p)^(−1/θ)),  p = −ln(1 − k/E)
-//! rows  = r + z√(r(1 − 1/ep)),  r = n·k/ep,  z mean of the largest of ep standard normals
+//! rows  = r + √((x·r)² + z²·r(1 − 1/ep)),  r = n·k/ep,  z mean of the largest of ep standard normals
 //! ```
 //!
 //! n tokens that pass a weight, b sequences of the GPU. Everything that depends on the layout alone
@@ -124,6 +124,24 @@ pub fn hottest(mean: f64, variance: f64, largest: f64) -> f64 {
     mean + largest * variance.max(0.0).sqrt()
 }
 
+/// Mean load of the fullest of R ranks that share work unequally: what its share of the tokens and
+/// what chance put above the mean add up as independent spreads do,
+/// mean + √((x·mean)² + z²·variance), x the fullest share over the mean share, less 1.
+///
+/// Exact for shares drawn from a Dirichlet in the normal approximation, and in both limits.
+///
+/// ```
+/// use planner_core::serving::decode::{fullest, hottest, normal_max};
+/// let z = normal_max(8);
+/// assert!((fullest(20.0, 4.0, z, 0.0) - hottest(20.0, 4.0, z)).abs() < 1e-12);
+/// assert_eq!(fullest(20.0, 0.0, z, 0.5), 30.0);
+/// ```
+#[must_use]
+pub fn fullest(mean: f64, variance: f64, largest: f64, beyond: f64) -> f64 {
+    let share = beyond * mean;
+    mean + (share * share + largest * largest * variance.max(0.0)).sqrt()
+}
+
 /// Mean of the largest of R standard normals, interpolated between powers of two.
 #[must_use]
 pub fn normal_max(ranks: u32) -> f64 {
@@ -175,6 +193,8 @@ pub(super) struct ExpertGroup {
     spread: f64,
     /// Rows of a rank for a token of the engine.
     rows_per_token: f64,
+    /// Share of the fullest rank over the mean, less 1.
+    beyond: f64,
     /// Other ranks' share of the rows.
     elsewhere: f64,
     largest: f64,
@@ -188,7 +208,8 @@ impl ExpertGroup {
             local: e.local,
             rate: -(-(e.top_k / e.all).min(1.0 - 1e-12)).ln_1p(),
             spread: context.routing.popularity_spread,
-            rows_per_token: e.top_k / e.ranks * context.routing.imbalance,
+            rows_per_token: e.top_k / e.ranks,
+            beyond: context.routing.imbalance - 1.0,
             elsewhere: 1.0 - 1.0 / e.ranks,
             largest: normal_max(e.ranks as u32),
         }
@@ -199,8 +220,47 @@ impl ExpertGroup {
         let mean = active(self.local, self.rate, self.spread, tokens);
         let awake = hottest(mean, mean * (1.0 - mean / self.local), self.largest);
         let rows = self.rows_per_token * tokens;
-        let hot = hottest(rows, rows * self.elsewhere, self.largest);
+        let hot = fullest(rows, rows * self.elsewhere, self.largest, self.beyond);
         (awake.min(self.local) * self.read_s, hot * self.row_s)
+    }
+
+    /// The same of a rank that has its even share.
+    fn even(&self, tokens: f64) -> (f64, f64) {
+        let awake = active(self.local, self.rate, self.spread, tokens);
+        let rows = self.rows_per_token * tokens;
+        (awake * self.read_s, rows * self.row_s)
+    }
+}
+
+/// What the fullest expert rank has beyond an even share.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct Imbalance {
+    /// Rows of the fullest rank over the mean, chance included; 1 without expert parallelism.
+    pub rows_ratio: f64,
+    /// Experts of that rank that the tokens wake, of a layer; 0 without experts.
+    pub active_experts: f64,
+    /// Time of the routed experts beyond that of an even rank, s.
+    pub beyond_s: f64,
+}
+
+impl Imbalance {
+    /// Of all layers with experts, where so many tokens pass and `joined` is the time of reading and
+    /// multiplying. Ratio and experts are those of the first kind of layer.
+    pub(super) fn of(groups: &[ExpertGroup], tokens: f64, joined: fn(f64, f64) -> f64) -> Self {
+        let mut found = Self {
+            rows_ratio: 1.0,
+            active_experts: 0.0,
+            beyond_s: 0.0,
+        };
+        for (i, group) in groups.iter().enumerate() {
+            let (hot, even) = (group.times(tokens), group.even(tokens));
+            found.beyond_s += joined(hot.0, hot.1) - joined(even.0, even.1);
+            if i == 0 {
+                found.rows_ratio = hot.1 / even.1;
+                found.active_experts = hot.0 / group.read_s;
+            }
+        }
+        found
     }
 }
 
@@ -297,11 +357,22 @@ impl Decode {
         }
     }
 
+    /// Sequences of a stage: every stage works on its own share.
+    fn of_stage(&self, sequences: f64) -> f64 {
+        (sequences / self.stages).max(sequences.min(1.0))
+    }
+
+    /// What the fullest expert rank has beyond an even share in such a step; part of the terms.
+    #[must_use]
+    pub fn imbalance(&self, sequences: f64) -> Imbalance {
+        let tokens = self.of_stage(sequences) * self.verified;
+        Imbalance::of(&self.experts, tokens, join)
+    }
+
     /// Terms of a step of `sequences` requests with a mean of `context` tokens.
     #[must_use]
     pub fn terms(&self, sequences: f64, context: f64) -> Terms {
-        // Every stage works on its own share of the sequences.
-        let all = (sequences / self.stages).max(sequences.min(1.0));
+        let all = self.of_stage(sequences);
         let own = (all / self.attention_dp).max(all.min(1.0));
         let (tokens, own_tokens) = (all * self.verified, own * self.verified);
         let mut terms = Terms {

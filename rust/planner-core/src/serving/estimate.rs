@@ -74,6 +74,8 @@ pub struct Estimate {
     pub prefill_memory: Option<memory::Terms>,
     /// Share of time that prefill engines compute, where there are such.
     pub prefill_busy_ratio: Option<f64>,
+    /// What the fullest expert rank has beyond an even share: in that decode step, in that pass.
+    pub imbalance: [decode::Imbalance; 2],
 }
 
 /// Memory of estimates, used again and again.
@@ -121,6 +123,7 @@ pub fn estimate(
         software,
         backend: deployment.backend,
         routing,
+        measured: None,
     };
     let question = Question {
         setting,
@@ -163,14 +166,14 @@ pub fn answer(q: &Question<'_>, space: &mut Space) -> Result<Estimate> {
         }
     };
     let first = prefill.as_ref().unwrap_or(&decode);
+    let (running, pass) = (outcome.mean_running.max(1.0), lengths.pass());
+    let context = lengths.input + lengths.output / 2.0;
     Ok(Estimate {
         outcome,
         fits,
-        decode: decode.costs.decode_terms(
-            outcome.mean_running.max(1.0),
-            lengths.input + lengths.output / 2.0,
-        ),
-        prefill: first.costs.prefill_terms(&lengths.pass()),
+        decode: decode.costs.decode_terms(running, context),
+        prefill: first.costs.prefill_terms(&pass),
+        imbalance: Costs::imbalance(&decode.costs, running, &first.costs, &pass),
         memory: decode.memory,
         prefill_memory: prefill.as_ref().map(|p| p.memory),
         prefill_busy_ratio: busy,

@@ -225,6 +225,7 @@ pub(crate) fn costs(model: &Model, engine: &Engine) -> Costs {
         software: &SOFTWARE,
         backend: Backend::Vllm,
         routing: Routing::UNIFORM,
+        measured: None,
     };
     Costs::new(&setting, &FP8, engine, Role::Both).unwrap()
 }

@@ -268,6 +268,7 @@ mod tests {
             software: &SOFTWARE,
             backend,
             routing: Routing::UNIFORM,
+            measured: None,
         };
         terms(&setting, &FP8, engine, Role::Both, tokens)
     }

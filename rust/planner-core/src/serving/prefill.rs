@@ -10,7 +10,7 @@
 //! T = max(T_all / ranks, longest prompt). Experts see all tokens.
 
 use super::costs::Context;
-use super::decode::ExpertGroup;
+use super::decode::{ExpertGroup, Imbalance};
 use super::exchange;
 use super::operators::{Core, Layer, Matrices};
 use super::steps::Pass;
@@ -169,6 +169,12 @@ impl Prefill {
         self.exchange_per_token_s += n * exchange::layer(context, layer).per_token_s;
         self.elementwise_per_token_s += n * context.elementwise_s();
         self.launch_s += n * layer.operators * context.software.launch_s;
+    }
+
+    /// What the fullest expert rank has beyond an even share in a pass; part of the terms.
+    #[must_use]
+    pub fn imbalance(&self, pass: &Pass) -> Imbalance {
+        Imbalance::of(&self.experts, pass.tokens, f64::hypot)
     }
 
     /// Terms of a pass.

@@ -106,6 +106,7 @@ fn a_layout_that_does_not_multiply_out_is_named() {
         software: &SOFTWARE,
         backend: Backend::Vllm,
         routing: super::super::routing::Routing::UNIFORM,
+        measured: None,
     };
     let wrong = Engine { ep: 4, ..engine(8) };
     let error = super::Costs::new(&setting, &FP8, &wrong, super::Role::Both).unwrap_err();

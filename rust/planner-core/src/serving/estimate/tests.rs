@@ -33,6 +33,7 @@ fn ask(model: &Model, deployment: &Deployment, load: &Load, mode: Mode) -> Estim
         software: &SOFTWARE,
         backend: deployment.backend,
         routing: Routing::UNIFORM,
+        measured: None,
     };
     let question = Question {
         setting,

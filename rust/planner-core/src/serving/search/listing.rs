@@ -22,6 +22,7 @@ use super::traffic::Demand;
 use super::verify::Verified;
 use crate::error::Result;
 use crate::serving::closed::{Arrivals, Steady};
+use crate::serving::costs::Costs;
 use crate::serving::deployment::Engine;
 use crate::serving::engine::policy::Policy;
 use crate::serving::estimate::Estimate;
@@ -275,13 +276,12 @@ impl Setting<'_> {
         };
         let context = traffic.input + traffic.output / 2.0;
         let first = apart.map_or(self.costed, |apart| apart.costed);
+        let running = steady.running.max(1.0);
         let estimate = Estimate {
             outcome,
             fits: true,
-            decode: self
-                .costed
-                .costs
-                .decode_terms(steady.running.max(1.0), context),
+            decode: self.costed.costs.decode_terms(running, context),
+            imbalance: Costs::imbalance(&self.costed.costs, running, &first.costs, &pass),
             prefill: first.costs.prefill_terms(&pass),
             memory: self.memory,
             prefill_memory: apart.map(|apart| apart.memory),

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::kv::transfer;
 use crate::layout::named_enum;
 use crate::model::Model;
+use crate::moe;
 use crate::serving::costs::Setting;
 use crate::serving::deployment::{Backend, Precision};
 use crate::serving::facts::Facts;
@@ -17,7 +18,7 @@ use crate::serving::hardware::Hardware;
 use crate::serving::load::{Arrivals, Load};
 use crate::serving::memory;
 use crate::serving::recorded::Source;
-use crate::serving::routing::Routing;
+use crate::serving::routing::{Measured, Routing};
 use crate::serving::software::Software;
 use crate::serving::space::copies::Copies;
 use crate::serving::space::{Axes, Defaults, Kind, Mode, Space, axes};
@@ -134,8 +135,11 @@ pub struct Request {
     pub hardware: Hardware,
     /// Numbers of every backend.
     pub software: BTreeMap<Backend, Software>,
-    /// How tokens choose experts.
+    /// How tokens choose experts where nothing was measured.
     pub routing: Routing,
+    /// A measured routing, or a model of one, which takes its place.
+    #[serde(default)]
+    pub measured: Option<moe::Routing>,
     /// Backends and formats.
     pub kinds: Vec<KindSpec>,
     /// GPUs that may be used.
@@ -162,6 +166,7 @@ pub struct Job {
     hardware: Hardware,
     software: BTreeMap<Backend, Software>,
     routing: Routing,
+    measured: Option<Measured>,
     /// Backends, formats, defaults.
     pub kinds: Vec<Kind>,
     /// Rules and axes.
@@ -188,6 +193,8 @@ impl Request {
     pub fn job(mut self) -> Result<Job> {
         self.model.validate()?;
         self.routing.check()?;
+        let routed = self.measured.as_ref();
+        let measured = routed.map(|r| Measured::new(r, &self.model)).transpose()?;
         let recorded = match (&self.recorded, &mut self.load.arrivals) {
             (Some(source), Arrivals::Trace { requests }) => {
                 let read = source.read()?;
@@ -233,6 +240,7 @@ impl Request {
             hardware: self.hardware,
             software: self.software,
             routing: self.routing,
+            measured,
             copies,
             modes,
             traffic,
@@ -273,6 +281,7 @@ impl Job {
             software: self.software(kind.backend),
             backend: kind.backend,
             routing: self.routing,
+            measured: self.measured.as_ref(),
         }
     }
 }

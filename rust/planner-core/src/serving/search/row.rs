@@ -144,28 +144,32 @@ rows! {
     mean_running: f64, "1", "Requests that run in an engine, mean";
     peak_kv_ratio: f64, "1", "Highest share of a KV pool that was held";
     preemptions: u32, "1", "Times that a request lost its blocks";
-    step_s: f64, "s", "A decode step at the mean number of running requests: the sum of the next ten";
+    step_s: f64, "s", "A decode step at the mean number of running requests: the sum of the next eleven";
     step_projections_s: f64, "s", "Projections of attention";
     step_core_s: f64, "s", "Keys, values and recurrent states";
     step_dense_s: f64, "s", "Dense MLPs";
-    step_experts_s: f64, "s", "Routed experts";
+    step_experts_s: f64, "s", "Routed experts of a rank with an even share";
+    step_imbalance_s: f64, "s", "Routed experts of the fullest rank beyond that";
     step_shared_s: f64, "s", "Shared experts";
     step_head_s: f64, "s", "LM head";
     step_exchange_s: f64, "s", "Collectives and pipeline sends";
     step_operators_s: f64, "s", "Latency floor of the operators";
     step_host_s: f64, "s", "Host: step and sequences";
     step_draft_s: f64, "s", "Draft tokens";
-    pass_s: f64, "s", "Prefill pass of one mean prompt: the sum of the next ten";
+    pass_s: f64, "s", "Prefill pass of one mean prompt: the sum of the next eleven";
     pass_projections_s: f64, "s", "Projections of attention";
     pass_core_s: f64, "s", "Attention and recurrent states";
     pass_dense_s: f64, "s", "Dense MLPs";
-    pass_experts_s: f64, "s", "Routed experts";
+    pass_experts_s: f64, "s", "Routed experts of a rank with an even share";
+    pass_imbalance_s: f64, "s", "Routed experts of the fullest rank beyond that";
     pass_shared_s: f64, "s", "Shared experts";
     pass_head_s: f64, "s", "LM head";
     pass_exchange_s: f64, "s", "Collectives";
     pass_elementwise_s: f64, "s", "Norms, activations, residuals";
     pass_launch_s: f64, "s", "Launches that the GPU waits for";
     pass_host_s: f64, "s", "Host";
+    moe_imbalance_ratio: f64, "1", "Rows of the fullest expert-parallel rank over the mean in a decode step; 1 without expert parallelism";
+    active_experts: f64, "1", "Experts of that rank which a decode step wakes, of a layer; 0 without experts";
     memory_total_bytes: f64, "bytes", "Memory of a GPU of an engine that decodes";
     memory_usable_bytes: f64, "bytes", "What the engine may use of it";
     weights_bytes: f64, "bytes", "Weights, copies of experts and draft heads";
@@ -273,6 +277,7 @@ fn deployment(job: &Job, point: &Point, costs: Row) -> Row {
 /// Terms of steps and memory, which do not depend on a replay.
 fn costs(estimate: &Estimate) -> Row {
     let (step, pass, memory) = (&estimate.decode, &estimate.prefill, &estimate.memory);
+    let [own, first] = &estimate.imbalance;
     let prefill = |f: fn(&crate::serving::memory::Terms) -> f64| {
         estimate.prefill_memory.as_ref().map_or(f64::NAN, f)
     };
@@ -281,7 +286,8 @@ fn costs(estimate: &Estimate) -> Row {
         step_projections_s: step.projections_s,
         step_core_s: step.core_s,
         step_dense_s: step.dense_s,
-        step_experts_s: step.experts_s,
+        step_experts_s: step.experts_s - own.beyond_s,
+        step_imbalance_s: own.beyond_s,
         step_shared_s: step.shared_s,
         step_head_s: step.head_s,
         step_exchange_s: step.exchange_s,
@@ -292,13 +298,16 @@ fn costs(estimate: &Estimate) -> Row {
         pass_projections_s: pass.projections_s,
         pass_core_s: pass.core_s,
         pass_dense_s: pass.dense_s,
-        pass_experts_s: pass.experts_s,
+        pass_experts_s: pass.experts_s - first.beyond_s,
+        pass_imbalance_s: first.beyond_s,
         pass_shared_s: pass.shared_s,
         pass_head_s: pass.head_s,
         pass_exchange_s: pass.exchange_s,
         pass_elementwise_s: pass.elementwise_s,
         pass_launch_s: pass.launch_s,
         pass_host_s: pass.host_s,
+        moe_imbalance_ratio: own.rows_ratio,
+        active_experts: own.active_experts,
         memory_total_bytes: memory.total_bytes,
         memory_usable_bytes: memory.usable_bytes,
         weights_bytes: memory.weights_bytes,

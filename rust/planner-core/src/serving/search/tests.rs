@@ -33,6 +33,7 @@ fn request(model: Model, backend: Backend, gpus: u32) -> Request {
         hardware: HARDWARE,
         software: [(backend, SOFTWARE)].into(),
         routing: Routing::UNIFORM,
+        measured: None,
         kinds: vec![KindSpec {
             backend,
             precision: FP8,
