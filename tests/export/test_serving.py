@@ -17,7 +17,7 @@ from meshplan.export import NotExpressible
 from meshplan.export.serving import Engine, export
 
 BASE = Engine(
-    role="serve", workers=2, tp=16, pp=1, attention_dp=1, ep=1, moe_tp=16, dcp=1, max_batch=256,
+    role="serve", workers=2, tp=16, pp=1, attention_dp=1, pcp=1, ep=1, moe_tp=16, dcp=1, max_batch=256,
     max_batched_tokens=8192, block_tokens=64, recv_interval=1, memory_share=0.9, spec_tokens=0,
     redundant_experts=0, kv_dtype="fp8", max_len=5120, model="deepseek-v3", experts=256,
     gpus_per_node=8,
@@ -38,6 +38,14 @@ def words(backend: str, one: Engine) -> list[str]:
 
 def after(found: list[str], flag: str) -> str:
     return found[found.index(flag) + 1]
+
+
+def test_prefill_context_ranks_lie_inside_tp() -> None:
+    found = words("vllm", engine(role="prefill", pcp=4, ep=16, moe_tp=1))
+    assert after(found, "--tensor-parallel-size") == "4"
+    assert after(found, "--prefill-context-parallel-size") == "4"
+    found = words("sglang", engine(role="prefill", pcp=4, ep=16, moe_tp=1))
+    assert (after(found, "--tp-size"), after(found, "--attn-cp-size")) == ("16", "4")
 
 
 def test_vllm_attention_replicas_are_data_parallel_ranks() -> None:
@@ -126,6 +134,7 @@ def test_two_kinds_of_engines() -> None:
         ("vllm", {"ep": 4, "moe_tp": 4}, "ep 4 of 16"),
         ("trtllm", {"attention_dp": 4}, "4 attention replicas"),
         ("trtllm", {"dcp": 2}, "decode context parallelism"),
+        ("trtllm", {"pcp": 2}, "prefill context parallelism"),
         ("sglang", {"kv_dtype": "nvfp4"}, "a cache in nvfp4"),
         ("sglang", {"ep": 4, "moe_tp": 2}, "expert TP"),
         ("sglang", {"pp": 2, "spec_tokens": 1}, "drafts in a pipeline"),

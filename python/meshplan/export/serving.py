@@ -51,6 +51,7 @@ class Engine:
     tp: int
     pp: int
     attention_dp: int
+    pcp: int
     ep: int
     moe_tp: int
     dcp: int
@@ -70,7 +71,7 @@ class Engine:
     @property
     def attention_tp(self) -> int:
         """Tensor parallelism of attention."""
-        return self.tp // self.attention_dp
+        return self.tp // (self.attention_dp * self.pcp)
 
     @property
     def nodes(self) -> int:
@@ -92,7 +93,7 @@ def engines(
         "experts": experts,
         "gpus_per_node": node,
     }
-    axes = ("workers", "tp", "pp", "attention_dp", "ep", "moe_tp", "redundant_experts")
+    axes = ("workers", "tp", "pp", "attention_dp", "pcp", "ep", "moe_tp", "redundant_experts")
     own = {axis: row[axis] for axis in axes}
     rest = {axis: row[axis] for axis in ("dcp", "spec_tokens", "max_batch", "max_batched_tokens")}
     role = "decode" if row["prefill_workers"] else "serve"
@@ -136,6 +137,7 @@ def vllm(engine: Engine) -> tuple[Flags, list[str]]:
     flags: Flags = [("--tensor-parallel-size", engine.attention_tp)]
     flags += [("--pipeline-parallel-size", engine.pp)] if engine.pp > 1 else []
     flags += [("--data-parallel-size", dp)] if dp > 1 else []
+    flags += [("--prefill-context-parallel-size", engine.pcp)] if engine.pcp > 1 else []
     flags += [("--enable-expert-parallel", None)] if engine.ep > 1 else []
     flags += [("--decode-context-parallel-size", engine.dcp)] if engine.dcp > 1 else []
     if engine.redundant_experts:
@@ -177,6 +179,7 @@ def sglang(engine: Engine) -> tuple[Flags, list[str]]:
     flags: Flags = [("--tp-size", engine.tp)]
     flags += [("--pp-size", engine.pp)] if engine.pp > 1 else []
     flags += [("--attn-dp-size", engine.attention_dp)] if engine.attention_dp > 1 else []
+    flags += [("--attn-cp-size", engine.pcp)] if engine.pcp > 1 else []
     flags += [("--ep-size", engine.ep)] if engine.ep > 1 else []
     flags += [("--dcp-size", engine.dcp)] if engine.dcp > 1 else []
     if engine.redundant_experts:
@@ -211,6 +214,8 @@ def trtllm(engine: Engine) -> tuple[dict[str, Any], list[str]]:
         raise refuse(engine, "trtllm", what)
     if engine.dcp > 1:
         raise refuse(engine, "trtllm", "decode context parallelism inside tp")
+    if engine.pcp > 1:
+        raise refuse(engine, "trtllm", "prefill context parallelism inside tp")
     dp = engine.attention_dp
     options: dict[str, Any] = {
         "tensor_parallel_size": engine.tp,

@@ -79,6 +79,8 @@ class ServingJob(TypedDict, total=False):
     tp: Axis
     pp: Axis
     attention_dp: Axis
+    pcp: Axis
+    """Prefill context parallelism; 1 unless given."""
     ep: Axis
     moe_tp: Axis
     dcp: Axis

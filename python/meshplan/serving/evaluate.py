@@ -249,7 +249,8 @@ def _whole(plan: ServingPlan, model: ModelSpec) -> ServingSpace:
     split = plan.mode == ("disagg",)
     shared = {axis: plan.space.pinned(axis) for axis in Engines.model_fields}
     own = {axis: plan.space.prefill.pinned(axis) for axis in Engines.model_fields}
-    decode = _engine(plan, model, shared, prefill=False)
+    own_decode = shared | {"pcp": 1} if split else shared
+    decode = _engine(plan, model, own_decode, prefill=False)
     inherited = {k: v for k, v in shared.items() if k not in ("workers", "redundant_experts")}
     mixed = inherited | {axis: item for axis, item in own.items() if item is not None}
     prefill = _engine(plan, model, mixed, prefill=True) if split else {}
@@ -306,7 +307,7 @@ def flags_of(row: Mapping[str, Any]) -> dict[str, str]:
         said["--max-batched-tokens"] = row["max_batched_tokens"]
     else:
         said["--prefill-workers"] = row["prefill_workers"]
-    usual = {"pp": 1, "attention_dp": 1, "ep": 1, "dcp": 1, "spec_tokens": 0}
+    usual = {"pp": 1, "attention_dp": 1, "pcp": 1, "ep": 1, "dcp": 1, "spec_tokens": 0}
     for axis, item in usual.items():
         if row[axis] != item:
             said["--" + axis.replace("_", "-")] = row[axis]
@@ -314,6 +315,8 @@ def flags_of(row: Mapping[str, Any]) -> dict[str, str]:
     if row["prefill_workers"]:
         for axis in ("tp", "pp", "attention_dp", "ep", "redundant_experts", "max_batched_tokens"):
             said["--prefill-" + axis.replace("_", "-")] = row[f"prefill_{axis}"]
+        if row["prefill_pcp"] > 1:
+            said["--prefill-pcp"] = row["prefill_pcp"]
     if row["concurrency"]:
         said["--concurrency"] = row["concurrency"]
     if not row["redundant_experts"]:

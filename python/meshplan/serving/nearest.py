@@ -101,7 +101,7 @@ def engine(own: Mapping[str, Any], prefix: str = "") -> str:
     'tp8 dp8 ep8 mtp2'
     """
     parts = [f"tp{own[prefix + 'tp']}"]
-    short = {"pp": "pp", "attention_dp": "dp", "ep": "ep", "dcp": "dcp"}
+    short = {"pp": "pp", "attention_dp": "dp", "pcp": "pcp", "ep": "ep", "dcp": "dcp"}
     parts += [f"{word}{own[prefix + n]}" for n, word in short.items() if own.get(prefix + n, 1) > 1]
     if own.get(prefix + "redundant_experts"):
         parts.append(f"+{own[prefix + 'redundant_experts']}e")

@@ -31,7 +31,8 @@ RESPECTS = (
 """Axes that are opened together, all others being held."""
 
 SHOWN = (
-    *("backend", "mode", "workers", "tp", "pp", "attention_dp", "ep", "dcp", "spec_tokens"),
+    *("backend", "mode", "workers", "tp", "pp", "attention_dp", "pcp", "ep", "dcp"),
+    "spec_tokens",
     *("redundant_experts", "max_batch", "max_batched_tokens"),
     *("prefill_workers", "prefill_tp", "prefill_attention_dp", "prefill_ep"),
     *("prefill_max_batched_tokens",),

@@ -24,7 +24,7 @@ TRACE_BLOCK = 512
 """Tokens of a block that prompts of a trace share."""
 
 EVALUATED: dict[str, Any] = dict.fromkeys(
-    ("tp", "pp", "attention_dp", "ep", "dcp", "workers"), 1
+    ("tp", "pp", "attention_dp", "pcp", "ep", "dcp", "workers"), 1
 ) | {"spec_tokens": 0}
 """What one deployment is taken to be where nothing is said: one engine of one GPU, without drafts."""
 

@@ -49,6 +49,8 @@ class Engines(Spec):
     """Pipeline stages."""
     attention_dp: Axis = None
     """Attention replicas inside a stage."""
+    pcp: Axis = None
+    """Prefill context parallelism, inside tp; 1 unless asked for."""
     ep: Axis = None
     """Expert parallelism."""
     moe_tp: Axis = None

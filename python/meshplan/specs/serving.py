@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from meshplan.specs.base import Spec
-from meshplan.specs.fields import Count, PerSecond, Ratio, Seconds, Share, Whole
+from meshplan.specs.fields import Count, PerSecond, Ratio, Seconds, Share, Whole, refuse
 
 BACKENDS = ("vllm", "sglang", "trtllm")
 MODES = ("agg", "disagg")
@@ -23,7 +23,15 @@ NARROW_EXPERTS_ONLY = ("int4", "mxfp4")
 LONGEST = 2**27
 """Most tokens of a prompt or an answer."""
 
-Length = Annotated[Count, Field(le=LONGEST)]
+
+def _short_enough(value: int) -> int:
+    if value > LONGEST:
+        rule = f"must be at most {LONGEST} tokens"
+        raise refuse(rule, "lengths are of one prompt and one answer, not of all requests")
+    return value
+
+
+Length = Annotated[Count, AfterValidator(_short_enough)]
 Limit = Annotated[Seconds, Field(gt=0, le=1e6)]
 
 DEFINITION = (

@@ -11,9 +11,9 @@ ROUND_TRIP_BYTES = 1 + 2
 """Of an element: to its expert in 8 bits, back in 16."""
 
 
-def all_reduce(side: Side) -> tuple[float, float]:
-    """Of a hidden vector in 16 bits over the ranks of attention."""
-    t, hidden = side.t, side.job["model"]["hidden"]
+def all_reduce(side: Side, t: int) -> tuple[float, float]:
+    """Of a hidden vector in 16 bits over so many ranks."""
+    hidden = side.job["model"]["hidden"]
     if t == 1:
         return 0.0, 0.0
     bandwidth, extra_s = side.link(t)
@@ -38,15 +38,27 @@ def to_experts(e: Experts, side: Side) -> tuple[float, float]:
     return 2 * (one_s + extra_s), copies * e.width * ROUND_TRIP_BYTES / bandwidth
 
 
-def layer(kind: Json, found: Experts | None, side: Side) -> tuple[float, float]:
-    """Exchanges after the mixer and after the feed-forward."""
+def layer(
+    kind: Json, found: Experts | None, side: Side, *, prompts: bool = False
+) -> tuple[float, float]:
+    """Exchanges after the mixer and after the feed-forward, of a step or of a pass over prompts.
+
+    Prefill context ranks have tokens of their own in a pass, and the same ones in a step.
+    """
     parts = []
     if kind["mixer"]:
-        parts.append(all_reduce(side))
-    if kind["feed_forward"]:
-        spread = found is not None and side.replicas > 1
-        parts.append(to_experts(found, side) if found and spread else all_reduce(side))
+        parts.append(all_reduce(side, side.t))
+    if kind["feed_forward"] and found and (side.replicas > 1 or (prompts and side.parts > 1)):
+        parts.append(to_experts(found, side))
+    elif kind["feed_forward"]:
+        whole = found is not None and side.parts > 1
+        parts.append(all_reduce(side, side.engine["tp"] if whole else side.t))
     return sum(p[0] for p in parts), sum(p[1] for p in parts)
+
+
+def keys_of_a_prompt(c: Core, side: Side) -> float:
+    """Seconds for each token of a GPU to receive the keys of the other prefill context ranks."""
+    return (side.parts - 1) * c.gathered_bytes / side.link(side.engine["tp"])[0]
 
 
 def context_ranks(c: Core, side: Side) -> tuple[float, float]:

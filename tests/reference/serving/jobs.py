@@ -60,10 +60,13 @@ precisions = st.fixed_dictionaries(
 def engines(draw: st.DrawFn, layers: int) -> Json:
     tp = draw(one_of(1, 2, 4, 8, 16))
     moe_tp = draw(one_of(*[d for d in (1, 2, 4, 8, 16) if d <= tp]))
+    dp = draw(one_of(*[d for d in (1, 1, 2, 8, tp) if d <= tp]))
+    pcp = draw(one_of(*[c for c in (1, 1, 2, 4) if c * dp <= tp]))
     return {
         "tp": tp,
         "pp": draw(one_of(*[d for d in (1, 1, 1, 2, 4) if d <= layers])),
-        "attention_dp": draw(one_of(*[d for d in (1, 1, 2, 8, tp) if d <= tp])),
+        "attention_dp": dp,
+        "pcp": pcp,
         "ep": tp // moe_tp,
         "moe_tp": moe_tp,
         "dcp": draw(one_of(1, 1, 1, min(2, tp))),

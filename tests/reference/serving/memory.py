@@ -83,7 +83,7 @@ def activations(side: Side, kinds: list[Json], last: bool) -> float:
     if side.role == "decode":
         batch = engine["max_batch"] * (1 + engine["spec_tokens"])
     else:
-        batch = engine["max_batched_tokens"]
+        batch = engine["max_batched_tokens"] / side.parts
     widest = max((width(kind, side) for kind in kinds), default=0.0)
     logits = engine["max_batch"] / side.replicas * model["vocab"] * LOGIT_BYTES if last else 0.0
     return max(FORWARD_RATIO * batch / side.replicas * widest, logits)

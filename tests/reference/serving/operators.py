@@ -30,6 +30,8 @@ class Core:
     """Recurrent state, read and written."""
     head_elements: float = 0.0
     """Queries and attended values of a token, of all heads of the GPU."""
+    gathered_bytes: float = 0.0
+    """Prefill: keys and values of a token in 16 bits, those of an indexer too."""
     pair_flops: float = 0.0
     """Prefill, for a query and a key."""
     token_flops: float = 0.0
@@ -138,10 +140,12 @@ def core(kind: Json, side: Side) -> Core:
         kept.key_bytes = cut(m["kv_heads"], t) * vector * kv / dcp
         kept.key_flops = kept.pair_flops = 2 * cut(m["heads"], t) * both
         kept.head_elements = cut(m["heads"], t) * both
+        kept.gathered_bytes = 0.0 if m["shares_kv"] else 2 * cut(m["kv_heads"], t) * vector
         kept.span = span(m)
     elif m["kind"] == "mla":
         heads, rank, rope = cut(m["heads"], t), m["kv_lora_rank"], m["qk_rope_head_dim"]
         kept.head_elements = heads * (rank + rope) + heads * rank
+        kept.gathered_bytes = 2 * (rank + rope)
         tile = TILE_HEADS / (1 + side.engine["spec_tokens"])
         padded = max(heads * dcp, tile) / dcp  # all ranks' heads on a share of the keys
         kept.key_bytes = (rank + rope) * kv / dcp
@@ -161,6 +165,7 @@ def core(kind: Json, side: Side) -> Core:
         heads, dim = m["indexer"]["heads"], m["indexer"]["head_dim"]
         kept.index_bytes = dim * (1 + 4 / 128)  # fp8, a scale of four bytes for 128
         kept.index_flops = 2 * heads * dim
+        kept.gathered_bytes += kept.index_bytes
     if m.get("compress"):
         # One pooled key for `ratio` tokens: scored, or all of them attended.
         pooled = m["compress"]

@@ -31,8 +31,8 @@ def terms(side: Side, tokens: float, prompts: float, past: float) -> dict[str, f
     model = side.job["model"]
     prompts = max(prompts, 1.0)
     queries = tokens / prompts
-    # A prompt is not cut over attention replicas.
-    own = max(tokens / side.replicas, queries)
+    # A prompt is not cut over attention replicas, but over context ranks.
+    own = max(tokens / side.replicas, queries) / side.parts
     own_prompts = own / queries
     term = dict.fromkeys(GPU_TERMS, 0.0)
     read: dict[str, float] = {}
@@ -61,7 +61,8 @@ def terms(side: Side, tokens: float, prompts: float, past: float) -> dict[str, f
             flops = pairs(queries, past, c.span) * c.pair_flops
             flops += pairs(queries, past, math.inf) * c.index_flops
             term["core"] += (own_prompts * flops + own * c.token_flops) / rate
-        term["exchange"] += exchange.layer(kind, found, side)[1] * own
+            term["exchange"] += exchange.keys_of_a_prompt(c, side) * own
+        term["exchange"] += exchange.layer(kind, found, side, prompts=True)[1] * own
         passes = side.hardware["elementwise_passes"]
         term["elementwise"] += own * passes * model["hidden"] * 2 / side.hbm
         launches += operators(kind, side) * side.software["launch_s"]

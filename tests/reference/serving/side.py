@@ -67,9 +67,14 @@ class Side:
         return self.engine["attention_dp"]
 
     @property
+    def parts(self) -> int:
+        """Prefill context ranks: GPUs of a replica that each take a part of a prompt."""
+        return self.engine["pcp"]
+
+    @property
     def t(self) -> int:
         """GPUs over which attention, dense MLPs and tables are cut."""
-        return self.engine["tp"] // self.replicas
+        return self.engine["tp"] // (self.replicas * self.parts)
 
     @property
     def gpus(self) -> int:

@@ -323,15 +323,25 @@ fn draft(model: &Model, cut: &Cut, context: &Context) -> Option<Decode> {
 
 fn check(model: &Model, engine: &Engine) -> Result<()> {
     let rule = |field: &str, value: u32, rule: &str| Err(Error::field(field, value, rule));
-    if engine.tp == 0 || engine.pp == 0 || engine.attention_dp == 0 || engine.dcp == 0 {
+    let degrees = [
+        engine.tp,
+        engine.pp,
+        engine.attention_dp,
+        engine.pcp,
+        engine.dcp,
+    ];
+    if degrees.contains(&0) {
         return rule(
             "tp",
             engine.tp,
-            "tp, pp, attention_dp and dcp must be at least 1",
+            "tp, pp, attention_dp, pcp and dcp must be at least 1",
         );
     }
     if !engine.tp.is_multiple_of(engine.attention_dp) {
         return rule("attention_dp", engine.attention_dp, "must divide tp");
+    }
+    if !(engine.tp / engine.attention_dp).is_multiple_of(engine.pcp) {
+        return rule("pcp", engine.pcp, "must divide tp / attention_dp");
     }
     if u64::from(engine.pp) > model.layers.len() as u64 {
         return rule("pp", engine.pp, "the model has fewer layers");

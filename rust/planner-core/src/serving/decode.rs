@@ -349,7 +349,7 @@ impl Decode {
         }
         self.operators_s += n * layer.operators * context.operator_s();
         for exchange in [
-            exchange::layer(context, layer),
+            exchange::of_step(context, layer),
             exchange::context_ranks(context, layer),
         ] {
             self.exchange_s += n * exchange.fixed_s;

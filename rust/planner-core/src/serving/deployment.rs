@@ -40,6 +40,10 @@ pub struct Engine {
     pub pp: u32,
     /// Attention replicas inside a stage; each is cut over tp / attention_dp GPUs.
     pub attention_dp: u32,
+    /// Prefill context parallelism: GPUs of an attention replica that each take a part of every
+    /// prompt, inside tp.
+    #[serde(default = "one")]
+    pub pcp: u32,
     /// Expert-parallel ranks; ep · moe_tp = tp.
     pub ep: u32,
     /// Tensor-parallel degree inside an expert.
@@ -69,11 +73,15 @@ impl Engine {
         self.tp * self.pp
     }
 
-    /// Tensor-parallel degree of attention, tp / attention_dp.
+    /// Tensor-parallel degree of attention, tp / (attention_dp · pcp).
     #[must_use]
     pub const fn attention_tp(&self) -> u32 {
-        self.tp / self.attention_dp
+        self.tp / self.attention_dp.saturating_mul(self.pcp)
     }
+}
+
+const fn one() -> u32 {
+    1
 }
 
 /// Equal engines.

@@ -4,6 +4,7 @@
 //! all-reduce            a·(1 + g·log₂ t) + 2(t − 1)/t · n·H·2 B / bw
 //! dispatch and combine  2·r·a·(1 + g·log₂ t) + n·(E[ranks] − own)·H·(1 + 2) B / bw
 //! context ranks         3·a·(1 + g·log₂ c) + n·(c − 1)·W·2 B / bw
+//! keys of a prompt      n·(c − 1)·(keys and values in 16 bits) / bw      c prefill context ranks
 //! ```
 //!
 //! a latency of an all-reduce of two GPUs, t ranks, n tokens of a GPU, g its growth, H width, c context
@@ -115,12 +116,42 @@ pub struct Exchange {
     pub per_token_s: f64,
 }
 
+/// What a layer exchanges in a decode step. Prefill context ranks decode the same tokens, and reduce
+/// the experts of all of them.
+#[must_use]
+pub fn of_step(context: &Context, found: &Layer) -> Exchange {
+    layer(context, found, context.engine.attention_dp > 1)
+}
+
+/// What a layer exchanges in a prefill pass, s a token of a GPU: also the keys and values that
+/// prefill context ranks gather of each other.
+#[must_use]
+pub fn of_pass(context: &Context, found: &Layer) -> f64 {
+    let engine = context.engine;
+    let apart = engine.attention_dp > 1 || engine.pcp > 1;
+    let link = Link::of(context.cluster, engine.tp, context.hardware.link_rate);
+    let gathered = gathered_bytes(found.key_bytes, f64::from(engine.pcp));
+    layer(context, found, apart).per_token_s + gathered / link.bytes_per_s
+}
+
+/// Bytes that a GPU receives for each of its own tokens when c ranks gather each other's keys:
+/// (c − 1) times those of a token.
+///
+/// ```
+/// use planner_core::serving::exchange::gathered_bytes;
+/// assert_eq!(gathered_bytes(1152.0, 4.0), 3456.0);
+/// assert_eq!(gathered_bytes(1152.0, 1.0), 0.0);
+/// ```
+#[must_use]
+pub fn gathered_bytes(token_bytes: f64, ranks: f64) -> f64 {
+    (ranks - 1.0) * token_bytes
+}
+
 /// What a layer of an engine exchanges.
 ///
 /// Attention is followed by an all-reduce over the attention's ranks. The feed-forward is followed by
-/// another; or, where experts belong to all attention replicas, tokens travel to them and back.
-#[must_use]
-pub fn layer(context: &Context, layer: &Layer) -> Exchange {
+/// another; or, where ranks hold tokens of their own (`apart`), tokens travel to the experts and back.
+fn layer(context: &Context, layer: &Layer, apart: bool) -> Exchange {
     let engine = context.engine;
     let latency = context.hardware.all_reduce_s * context.software.all_reduce_ratio;
     let width = context.model.hidden as f64;
@@ -134,7 +165,7 @@ pub fn layer(context: &Context, layer: &Layer) -> Exchange {
         add(attention);
     }
     match &layer.experts {
-        Some(e) if engine.attention_dp > 1 => {
+        Some(e) if apart => {
             let link = Link::of(context.cluster, engine.tp, context.hardware.link_rate);
             let t = f64::from(engine.tp);
             let round = 2.0
@@ -154,6 +185,7 @@ pub fn layer(context: &Context, layer: &Layer) -> Exchange {
                 per_token_s: sent * e.width * ROUND_TRIP_BYTES / link.bytes_per_s,
             });
         }
+        Some(_) if engine.pcp > 1 => add(all_reduce(engine.tp, width, latency, context)),
         _ if layer.feed_forward => add(attention),
         _ => {}
     }

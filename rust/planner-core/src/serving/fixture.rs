@@ -202,6 +202,7 @@ pub(crate) const fn engine(tp: u32) -> Engine {
         tp,
         pp: 1,
         attention_dp: 1,
+        pcp: 1,
         ep: 1,
         moe_tp: tp,
         dcp: 1,

@@ -243,7 +243,11 @@ fn activations(
         Role::Decode => engine.max_batch * (1 + engine.spec_tokens),
         Role::Both | Role::Prefill => engine.max_batched_tokens,
     };
-    let own = f64::from(tokens) / f64::from(engine.attention_dp);
+    let replicas = match role {
+        Role::Decode => engine.attention_dp,
+        Role::Both | Role::Prefill => engine.attention_dp * engine.pcp,
+    };
+    let own = f64::from(tokens) / f64::from(replicas);
     let slots = f64::from(engine.max_batch) / f64::from(engine.attention_dp);
     let sampler = if last {
         slots * model.vocab as f64 * SAMPLER_BYTES

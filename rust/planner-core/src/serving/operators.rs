@@ -1,7 +1,7 @@
 //! What one GPU reads, multiplies and launches for a layer.
 //!
 //! ```text
-//! projections   weights cut by t = tp / attention_dp; KV projections by min(t, g) (heads replicated)
+//! projections   weights cut by t = tp / (attention_dp·pcp); KV projections by min(t, g) (heads replicated)
 //! core          keys and values: max(1, ⌈g/t⌉)·(d_k + d_v) elements a token, latent r + d_rope uncut
 //! dense, shared fan·H·F / t
 //! experts       E/ep experts of fan·H_e·I / moe_tp
@@ -114,6 +114,8 @@ pub struct Layer {
     pub unquantised: Matrices,
     /// Attention core.
     pub core: Core,
+    /// Keys and values of a token in 16 bits, those of an indexer too, bytes.
+    pub key_bytes: f64,
     /// Dense MLP.
     pub dense: Matrices,
     /// Shared experts.
@@ -201,6 +203,7 @@ impl Cut<'_> {
             projections: Matrices::new(0.0, self.precision.attention),
             unquantised: Matrices::new(0.0, Dtype::Bf16),
             core: NO_CORE,
+            key_bytes: 0.0,
             dense: Matrices::new(0.0, self.precision.dense),
             shared: Matrices::new(0.0, self.precision.dense),
             experts: None,
@@ -257,6 +260,7 @@ impl Cut<'_> {
             heads * d_v * self.hidden
         };
         layer.projections.elements = query + self.hidden * (kv_width + gate) + out;
+        layer.key_bytes = 2.0 * kv_width;
         let pooled = a.compress.as_ref();
         let span = match pooled {
             Some(c) if c.top_k > 0 => span(a.span) + c.top_k as f64,
@@ -301,6 +305,7 @@ impl Cut<'_> {
             + rank * heads * (nope + v)
             + gate
             + heads * v * self.hidden;
+        layer.key_bytes = 2.0 * (rank + rope);
         let drafts = 1.0 + f64::from(self.engine.spec_tokens);
         // Context ranks attend with the heads of all of them to their own share of the keys.
         let dcp = f64::from(self.engine.dcp);
@@ -322,6 +327,7 @@ impl Cut<'_> {
         if let Some(i) = indexer {
             layer.core.index_bytes_per_key = i.head_dim as f64 * (1.0 + 4.0 / 128.0);
             layer.core.index_flops_per_key = 2.0 * (i.heads * i.head_dim) as f64;
+            layer.key_bytes += layer.core.index_bytes_per_key;
             layer.unquantised.elements += i.params as f64;
             layer.operators += self.operators.indexer;
         }

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! T tokens of the GPU: with attention data-parallel ranks, a prompt is not split over them, so
-//! T = max(T_all / ranks, longest prompt). Experts see all tokens.
+//! T = max(T_all / ranks, longest prompt); c prefill context ranks each take a c-th of it, pairs
+//! too, and gather the keys of the others. Experts see all tokens.
 
 use super::costs::Context;
 use super::decode::{ExpertGroup, Imbalance};
@@ -123,6 +124,7 @@ pub struct Prefill {
     launch_s: f64,
     pass_s: f64,
     attention_dp: f64,
+    pcp: f64,
 }
 
 impl Prefill {
@@ -142,6 +144,7 @@ impl Prefill {
             launch_s: 0.0,
             pass_s: context.software.pass_s,
             attention_dp: f64::from(context.engine.attention_dp),
+            pcp: f64::from(context.engine.pcp),
         };
         found.head.add(1.0, &context.head(), context);
         for (n, layer) in layers {
@@ -166,7 +169,7 @@ impl Prefill {
         if layer.mixer {
             self.cores.push(core_group(n, &layer.core, context));
         }
-        self.exchange_per_token_s += n * exchange::layer(context, layer).per_token_s;
+        self.exchange_per_token_s += n * exchange::of_pass(context, layer);
         self.elementwise_per_token_s += n * context.elementwise_s();
         self.launch_s += n * layer.operators * context.software.launch_s;
     }
@@ -185,7 +188,7 @@ impl Prefill {
         }
         let prompts = pass.prompts.max(1.0);
         let queries = pass.tokens / prompts;
-        let own = (pass.tokens / self.attention_dp).max(queries);
+        let own = (pass.tokens / self.attention_dp).max(queries) / self.pcp;
         let own_prompts = own / queries;
         let mut terms = Terms {
             projections_s: self.projections.time_s(own) + self.unquantised.time_s(own),

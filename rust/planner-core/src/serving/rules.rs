@@ -44,7 +44,7 @@ impl Candidate<'_> {
 /// How much of an engine is known when a rule is checked; the order of checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// tp, pp, attention DP, ep, expert TP, decode context, copies of experts, drafts.
+    /// tp, pp, attention DP, prefill context, ep, expert TP, decode context, copies of experts, drafts.
     Layout,
     /// Also slots, token budget and block.
     Flags,
@@ -132,6 +132,7 @@ fn value(name: &str, f: &Facts, e: &Engine) -> String {
         "attention_tp" => e.attention_tp().into(),
         "ep" => e.ep.into(),
         "moe_tp" => e.moe_tp.into(),
+        "pcp" => e.pcp.into(),
         "dcp" => e.dcp.into(),
         "redundant_experts" => e.redundant_experts.into(),
         "spec_tokens" => e.spec_tokens.into(),

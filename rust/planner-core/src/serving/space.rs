@@ -1,7 +1,7 @@
 //! The space of deployments: engines of one kind that prefill and decode, or two kinds that share
 //! the work, in any numbers that fit the GPUs.
 //!
-//! An engine is a layout (tp, pp, attention DP, ep, expert TP, decode context, copies of experts,
+//! An engine is a layout (tp, pp, attention DP, prefill context, ep, expert TP, decode context, copies of experts,
 //! drafts) and flags (slots, token budget, block). Open axes take the values of [`axes`]; rules
 //! reject whole engines, and each rejection counts every deployment that the engine would be in.
 
@@ -169,6 +169,7 @@ impl Space {
                             tp,
                             pp,
                             attention_dp,
+                            pcp: 1,
                             ep,
                             moe_tp,
                             dcp: 1,

@@ -57,6 +57,31 @@ fn a_large_batch_wakes_every_expert_once() {
 }
 
 #[test]
+fn context_ranks_share_a_prompt_and_gather_its_keys() {
+    let cut = Engine {
+        pcp: 4,
+        ..engine(8)
+    };
+    let prompt = pass(32_768.0, 1.0, 0.0);
+    let (heads, parts) = (
+        costs(&dense(), &engine(8)).prefill_terms(&prompt),
+        costs(&dense(), &cut).prefill_terms(&prompt),
+    );
+    // A quarter of the queries and four times the heads: the same pairs and products on each GPU.
+    assert!((parts.core_s / heads.core_s - 1.0).abs() < 1e-12);
+    // 8,192 own tokens in 32 layers: two all-reduces over two GPUs, and three times the keys and
+    // values of four heads in 16 bits.
+    let (reduced, keys) = (2.0 * 4096.0 * 2.0, 3.0 * 4.0 * 256.0 * 2.0);
+    let link = HARDWARE.link_rate * super::super::fixture::cluster().scale_up.bytes_per_s;
+    let exchange = 32.0 * 8192.0 * (reduced + keys) / link;
+    assert!((parts.exchange_s / exchange - 1.0).abs() < 1e-9);
+    assert!(parts.exchange_s < heads.exchange_s);
+    // Steps are those of two GPUs, since all ranks decode the same tokens.
+    let two = costs(&dense(), &engine(2)).decode_terms(8.0, 1000.0);
+    assert_eq!(costs(&dense(), &cut).decode_terms(8.0, 1000.0), two);
+}
+
+#[test]
 fn attention_replicas_exchange_tokens_not_the_batch() {
     let replicas = Engine {
         attention_dp: 8,

@@ -47,8 +47,8 @@ const fn elsewhere(id: &'static str, text: &'static str, by: &'static str) -> Ru
 pub static RULES: &[Rule] = &[
     // layout
     rule("G1", Status::Topology, Level::Layout,
-        "attention replicas ({attention_dp}) must divide the stage's GPUs (tp = {tp})",
-        |_, c| divides(c.engine.attention_dp.into(), c.engine.tp.into())),
+        "attention replicas times prefill context ranks ({attention_dp} · {pcp}) must divide the stage's GPUs (tp = {tp})",
+        |_, c| divides(u64::from(c.engine.attention_dp) * u64::from(c.engine.pcp), c.engine.tp.into())),
     rule("G2", Status::Experts, Level::Layout,
         "ep · moe_tp ({ep} · {moe_tp}) must be tp ({tp})",
         |_, c| c.engine.ep * c.engine.moe_tp == c.engine.tp),
@@ -95,23 +95,32 @@ pub static RULES: &[Rule] = &[
     rule("G17", Status::Drafts, Level::Layout,
         "draft tokens ({spec_tokens}) need a multi-token-prediction head in the model",
         |f, c| c.engine.spec_tokens == 0 || f.draft_heads > 0),
+    rule("G19", Status::Backend, Level::Layout,
+        "recurrent states pass through a prompt in order: no prefill context ranks (pcp = {pcp})",
+        |f, c| c.engine.pcp == 1 || f.shape.state_heads == 0),
     rule("V3", Status::Backend, Level::Layout,
         "experts are cut over all of the engine's GPUs or not at all: ep ({ep}) must be 1 or tp ({tp})",
         |_, c| c.engine.ep == 1 || c.engine.ep == c.engine.tp),
     rule("V6", Status::Backend, Level::Layout,
-        "attention TP ({attention_tp}) must be a multiple of dcp ({dcp})",
-        |_, c| divides(c.engine.dcp.into(), c.engine.attention_tp().into())),
+        "attention TP ({attention_tp}) must be a multiple of dcp ({dcp}); beside prefill context ranks ({pcp}) dcp is 1, their number, or tp",
+        |_, c| match c.engine.pcp {
+            1 => divides(c.engine.dcp.into(), c.engine.attention_tp().into()),
+            pcp => [1, pcp, c.engine.tp].contains(&c.engine.dcp),
+        }),
+    rule("V17", Status::Backend, Level::Layout,
+        "prefill context ranks ({pcp}) exclude attention replicas ({attention_dp})",
+        |_, c| c.engine.pcp == 1 || c.engine.attention_dp == 1),
     rule("V7", Status::Backend, Level::Layout,
         "dcp ({dcp}) needs attention TP ({attention_tp}) above the KV heads ({kv_heads}) by at least dcp, and their query heads a multiple of it",
         |f, c| {
             let (t, dcp) = (u64::from(c.engine.attention_tp()), u64::from(c.engine.dcp));
-            dcp == 1 || f.shape.kv_heads.iter().all(|&kv| {
+            dcp == 1 || c.engine.pcp > 1 || f.shape.kv_heads.iter().all(|&kv| {
                 t > kv && dcp <= t / kv && divides(dcp, f.shape.heads / kv)
             })
         }),
     rule("V8", Status::Backend, Level::Layout,
-        "sliding windows, chunks and states cannot be cut over context ranks (dcp = {dcp})",
-        |f, c| c.engine.dcp == 1 || !(f.windowed || f.shape.state_heads > 0)),
+        "sliding windows, chunks and states cannot be cut over context ranks (dcp = {dcp}, pcp = {pcp})",
+        |f, c| (c.engine.dcp == 1 && c.engine.pcp == 1) || !(f.windowed || f.shape.state_heads > 0)),
     rule("V15", Status::Backend, Level::Layout,
         "an engine that receives a cache shares latent vectors over all of attention TP ({attention_tp}) or none (dcp = {dcp})",
         |f, c| c.side != Side::Decode || c.engine.dcp == 1
@@ -135,6 +144,9 @@ pub static RULES: &[Rule] = &[
     rule("R1", Status::Backend, Level::Layout,
         "there is no decode context parallelism inside tp (dcp = {dcp})",
         |_, c| c.engine.dcp == 1),
+    rule("R10", Status::Backend, Level::Layout,
+        "no prompt is cut exactly: cp_size is for decoding, or for attention by approximation (pcp = {pcp})",
+        |_, c| c.engine.pcp == 1),
     rule("R7", Status::Backend, Level::Layout,
         "attention DP is a switch: attention_dp ({attention_dp}) must be 1 or tp ({tp})",
         |_, c| c.engine.attention_dp == 1 || c.engine.attention_dp == c.engine.tp),
@@ -166,12 +178,13 @@ pub static RULES: &[Rule] = &[
     elsewhere("V2", "key/value heads are repeated beyond their number", "G7"),
     elsewhere("V4", "experts may be uneven without copies", "G13 is stricter: even experts only"),
     elsewhere("V5", "copies need expert parallelism", "G14"),
-    elsewhere("V9", "GPUs of a replica = tp · pp", "the grid of the space"),
+    elsewhere("V9", "GPUs of a replica = tp · pp · pcp; pcp lies inside tp here", "the grid of the space"),
     elsewhere("V10", "layers need not divide by pp", "the stages of the memory model"),
     elsewhere("V12", "widths must be a multiple of tensor parallelism", "G10"),
     elsewhere("V13", "dense models take replicas instead of attention DP", "G12"),
     elsewhere("S1", "GPUs = tp · pp, over whole nodes", "G3"),
     elsewhere("S2", "tp must be a multiple of attention DP", "G1"),
+    elsewhere("S4", "tp must be a multiple of attention DP · attention CP", "G1"),
     elsewhere("S5", "ep · moe_tp = tp without expert-data parallelism", "G2"),
     elsewhere("S9", "heads of a rank", "G6 and G7"),
     elsewhere("R2", "moe_tp · moe_ep = tp", "G2"),

@@ -37,9 +37,9 @@ pub struct Point {
     pub overshoot: f64,
 }
 
-/// Kind, whether prefill is apart, and tp, pp, attention DP, ep, expert TP, decode context: layouts
-/// that differ in flags, drafts and copies of experts only.
-pub type Layout = (usize, bool, [u32; 6]);
+/// Kind, whether prefill is apart, and tp, pp, attention DP, prefill and decode context, ep, expert
+/// TP: layouts that differ in flags, drafts and copies of experts only.
+pub type Layout = (usize, bool, [u32; 7]);
 
 impl Point {
     /// GPUs of all engines.
@@ -71,12 +71,13 @@ impl Point {
             tp,
             pp,
             attention_dp,
+            pcp,
             ep,
             moe_tp,
             dcp,
             ..
         } = self.decode.engine;
-        let layout = [tp, pp, attention_dp, ep, moe_tp, dcp];
+        let layout = [tp, pp, attention_dp, pcp, ep, moe_tp, dcp];
         (self.kind, self.prefill.is_some(), layout)
     }
 }

@@ -103,6 +103,7 @@ rows! {
     tp: u32, "1", "GPUs of a pipeline stage of an engine, attention replicas included";
     pp: u32, "1", "Pipeline stages";
     attention_dp: u32, "1", "Attention replicas inside a stage";
+    pcp: u32, "1", "Prefill context parallelism, inside tp";
     ep: u32, "1", "Expert-parallel ranks";
     moe_tp: u32, "1", "Tensor-parallel degree inside an expert";
     dcp: u32, "1", "Decode context parallelism";
@@ -117,6 +118,7 @@ rows! {
     prefill_tp: u32, "1", "The same of an engine that only prefills";
     prefill_pp: u32, "1", "Its pipeline stages";
     prefill_attention_dp: u32, "1", "Its attention replicas";
+    prefill_pcp: u32, "1", "Its prefill context parallelism";
     prefill_ep: u32, "1", "Its expert-parallel ranks";
     prefill_moe_tp: u32, "1", "Its tensor-parallel degree inside an expert";
     prefill_redundant_experts: u32, "1", "Its copies of experts";
@@ -229,6 +231,7 @@ fn deployment(job: &Job, point: &Point, costs: Row) -> Row {
         tp: 0,
         pp: 0,
         attention_dp: 0,
+        pcp: 0,
         ep: 0,
         moe_tp: 0,
         redundant_experts: 0,
@@ -251,6 +254,7 @@ fn deployment(job: &Job, point: &Point, costs: Row) -> Row {
         tp: decode.tp,
         pp: decode.pp,
         attention_dp: decode.attention_dp,
+        pcp: decode.pcp,
         ep: decode.ep,
         moe_tp: decode.moe_tp,
         dcp: decode.dcp,
@@ -265,6 +269,7 @@ fn deployment(job: &Job, point: &Point, costs: Row) -> Row {
         prefill_tp: prefill.tp,
         prefill_pp: prefill.pp,
         prefill_attention_dp: prefill.attention_dp,
+        prefill_pcp: prefill.pcp,
         prefill_ep: prefill.ep,
         prefill_moe_tp: prefill.moe_tp,
         prefill_redundant_experts: prefill.redundant_experts,

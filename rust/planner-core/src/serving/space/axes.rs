@@ -34,6 +34,8 @@ pub struct EngineAxes {
     pub pp: Option<Choice>,
     /// Attention replicas in a stage.
     pub attention_dp: Option<Choice>,
+    /// Prefill context ranks of an attention replica; 1 unless the caller asks for more.
+    pub pcp: Option<Choice>,
     /// Expert-parallel ranks.
     pub ep: Option<Choice>,
     /// Tensor-parallel degree inside an expert.
@@ -75,6 +77,7 @@ pub struct Lists {
     /// Pipeline stages.
     pub pp: Vec<u32>,
     attention_dp: Option<Choice>,
+    pcp: Option<Choice>,
     ep: Option<Choice>,
     moe_tp: Option<Choice>,
     dcp: Option<Choice>,
@@ -202,6 +205,7 @@ impl EngineAxes {
             tp: values("tp", self.tp.as_ref(), stages(facts), STAGE_LIMIT)?,
             pp: values("pp", self.pp.as_ref(), smooth(1024), PP_LIMIT)?,
             attention_dp: self.attention_dp.clone(),
+            pcp: self.pcp.clone(),
             ep: self.ep.clone(),
             moe_tp: self.moe_tp.clone(),
             dcp: self.dcp.clone(),
@@ -310,9 +314,16 @@ impl Lists {
             .collect()
     }
 
-    /// The layouts that a bare grid of ranks takes: decode context, copies of experts, drafts.
+    /// The layouts that a bare grid of ranks takes: prefill and decode context, copies of experts,
+    /// drafts.
     #[must_use]
     pub fn variants(&self, bare: &Engine, facts: &Facts) -> Vec<Engine> {
+        let cut = self.pcp(bare).into_iter();
+        let cut = cut.map(|pcp| Engine { pcp, ..*bare });
+        cut.flat_map(|bare| self.contexts(&bare, facts)).collect()
+    }
+
+    fn contexts(&self, bare: &Engine, facts: &Facts) -> Vec<Engine> {
         let mut out = Vec::new();
         for dcp in self.dcp(bare, facts) {
             for redundant_experts in self.redundant(bare, facts) {
@@ -329,12 +340,25 @@ impl Lists {
         out
     }
 
+    /// One; powers of two within the GPUs of a replica where the caller bounds them.
+    fn pcp(&self, bare: &Engine) -> Vec<u32> {
+        let most = bare.tp / bare.attention_dp.max(1);
+        let powers = (0..32).map(|power| 1 << power).take_while(|&n| n <= most);
+        match (&self.pcp, self.side) {
+            (None, _) | (_, Side::Decode) => vec![1],
+            (stated, _) => {
+                let chosen = choose(stated.as_ref(), powers.collect());
+                chosen.into_iter().filter(|&pcp| pcp > 0).collect()
+            }
+        }
+    }
+
     /// Powers of two within attention TP, where latent vectors would be repeated.
     fn dcp(&self, bare: &Engine, facts: &Facts) -> Vec<u32> {
         if self.side == Side::Prefill {
             return vec![1];
         }
-        let most = if self.context && !facts.windowed {
+        let most = if self.context && !facts.windowed && bare.pcp == 1 {
             bare.attention_tp().max(1)
         } else {
             1

@@ -25,6 +25,7 @@ pub(crate) fn engine(tp: u32, pp: u32) -> Engine {
         tp,
         pp,
         attention_dp: 1,
+        pcp: 1,
         ep: 1,
         moe_tp: tp,
         dcp: 1,
@@ -109,6 +110,40 @@ fn a_dense_model_has_no_expert_axes() {
         "V7: 16 > 8 heads"
     );
     assert!(found.layouts.iter().all(|e| e.tp > 8 || e.dcp == 1));
+}
+
+#[test]
+fn prompts_are_cut_only_where_asked_and_only_to_prefill() {
+    let asked = |backend, side, pcp| {
+        let mut space = moe(16);
+        space.axes.engine.pcp = pcp;
+        space.axes.prefill.pcp = space.axes.engine.pcp.clone();
+        let found = space.engines(&kind(backend), side).unwrap();
+        let degrees = found.layouts.iter().map(|e| (e.attention_dp, e.pcp));
+        degrees
+            .filter(|&(_, pcp)| pcp > 1)
+            .collect::<std::collections::BTreeSet<_>>()
+    };
+    let upto = || {
+        Some(Choice::Range {
+            min: None,
+            max: Some(4),
+        })
+    };
+    assert!(asked(Backend::Sglang, Side::Mixed, None).is_empty());
+    assert!(asked(Backend::Sglang, Side::Decode, upto()).is_empty());
+    assert!(
+        asked(Backend::Trtllm, Side::Prefill, upto()).is_empty(),
+        "R10"
+    );
+    let both = asked(Backend::Sglang, Side::Prefill, upto());
+    assert!(both.contains(&(1, 2)) && both.contains(&(4, 4)) && !both.contains(&(16, 2)));
+    let alone = asked(Backend::Vllm, Side::Mixed, upto());
+    assert_eq!(
+        alone.into_iter().collect::<Vec<_>>(),
+        [(1, 2), (1, 4)],
+        "V16"
+    );
 }
 
 #[test]
