@@ -144,7 +144,7 @@ pub static RULES: &[Rule] = &[
     rule("R1", Status::Backend, Level::Layout,
         "there is no decode context parallelism inside tp (dcp = {dcp})",
         |_, c| c.engine.dcp == 1),
-    rule("R10", Status::Backend, Level::Layout,
+    rule("R11", Status::Backend, Level::Layout,
         "no prompt is cut exactly: cp_size is for decoding, or for attention by approximation (pcp = {pcp})",
         |_, c| c.engine.pcp == 1),
     rule("R7", Status::Backend, Level::Layout,

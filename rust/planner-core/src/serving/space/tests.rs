@@ -134,7 +134,7 @@ fn prompts_are_cut_only_where_asked_and_only_to_prefill() {
     assert!(asked(Backend::Sglang, Side::Decode, upto()).is_empty());
     assert!(
         asked(Backend::Trtllm, Side::Prefill, upto()).is_empty(),
-        "R10"
+        "R11"
     );
     let both = asked(Backend::Sglang, Side::Prefill, upto());
     assert!(both.contains(&(1, 2)) && both.contains(&(4, 4)) && !both.contains(&(16, 2)));
@@ -142,7 +142,7 @@ fn prompts_are_cut_only_where_asked_and_only_to_prefill() {
     assert_eq!(
         alone.into_iter().collect::<Vec<_>>(),
         [(1, 2), (1, 4)],
-        "V16"
+        "V17"
     );
 }
 
