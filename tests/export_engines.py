@@ -20,11 +20,12 @@ def layouts() -> Iterator[dict[str, Any]]:
     for (tp, dp), ep, pp in itertools.product(splits, (1, 2, 8, 16, 32), (1, 2, 4)):
         if ep > tp:
             continue
-        for copies, drafts, dcp in itertools.product((0, 32), (0, 1, 3), (1, 2)):
-            if (copies and ep == 1) or dcp > tp // dp:
+        axes = itertools.product((0, 32), (0, 1, 3), (1, 2), (1, 2))
+        for copies, drafts, dcp, pcp in axes:
+            if (copies and ep == 1) or dcp * pcp > tp // dp:
                 continue
             yield {"tp": tp, "attention_dp": dp, "ep": ep, "moe_tp": tp // ep, "pp": pp,
-                   "redundant_experts": copies, "spec_tokens": drafts, "dcp": dcp,
+                   "redundant_experts": copies, "spec_tokens": drafts, "dcp": dcp, "pcp": pcp,
                    "experts": 256 if ep > 1 or dp > 1 else 0}  # fmt: skip
 
 
