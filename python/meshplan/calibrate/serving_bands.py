@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from meshplan.validate.score import measured, quantile
 from meshplan.validate.serving_score import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
     import numpy as np
@@ -105,3 +106,65 @@ def to_toml(
             count = len(found[kind])
             tables.append(f'[{metric}."{kind}"]\nq50 = {q50}\nq90 = {q90}\nrows = {count}\n')
     return "\n".join(tables)
+
+
+def reliability(
+    found: Iterable[tuple[Recorded, Outcome]],
+    limits_ms: Iterable[float],
+    edges: Sequence[float] = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0),
+) -> list[tuple[float, float, int, float, float]]:
+    """How often limits on TPOT are kept that were said to be kept with some probability.
+
+    Returns
+    -------
+    list
+        Per bin of the probability: its edges, the number of (deployment, limit) in it, the mean
+        probability, and the share that kept the limit.
+    """
+    limits = list(limits_ms)
+    said: list[tuple[float, bool]] = []
+    for job, outcome in found:
+        for limit in limits:
+            p = _probability(job, outcome, limit)
+            truth = measured(outcome.row, "tpot_ms")
+            if p is not None and truth is not None and outcome.scored("tpot"):
+                said.append((p, truth <= limit))
+    rows = []
+    for low, high in itertools.pairwise(edges):
+        own = [(p, kept) for p, kept in said if low <= p < high or p == high == edges[-1]]
+        if own:
+            share = sum(kept for _, kept in own) / len(own)
+            rows.append((low, high, len(own), sum(p for p, _ in own) / len(own), share))
+    return rows
+
+
+def sure_picks(
+    found: Iterable[tuple[Recorded, Outcome]], limit_ms: float, least: float = 0.9
+) -> list[tuple[Outcome, float]]:
+    """The pick of each ranking group among deployments that keep a limit with enough probability.
+
+    Returns
+    -------
+    list
+        Per group that has one: the deployment of most predicted output tokens per second and GPU,
+        and its probability.
+    """
+    groups: dict[str, list[tuple[float, Outcome, float]]] = defaultdict(list)
+    for job, outcome in found:
+        p = _probability(job, outcome, limit_ms)
+        ttft, tpot = outcome.ttft_ms, outcome.tpot_ms
+        if p is None or p < least or ttft is None or tpot is None or not outcome.scored("tpot"):
+            continue
+        group = outcome.row.get("ranking_group") or job.model
+        groups[group].append((outcome.throughput(ttft, tpot), outcome, p))
+    picks = [max(rows, key=lambda row: row[0]) for _, rows in sorted(groups.items())]
+    return [(outcome, p) for _, outcome, p in picks]
+
+
+def _probability(job: Recorded, outcome: Outcome, limit_ms: float) -> float | None:
+    """Probability that a deployment keeps a limit on TPOT."""
+    if outcome.tpot_ms is None:
+        return None
+    mode = "disagg" if job.deployment["prefill"] else "agg"
+    band = sla.band("tpot", job.backend, mode, bands_architecture(job.device))
+    return sla.probability(limit_ms, outcome.tpot_ms, band)

@@ -108,7 +108,8 @@ def step_imbalance(side: Side, sequences: float) -> dict[str, float]:
 
     def seconds(e: Experts, awake: float, rows: float) -> float:
         reading = awake * e.elements * stored_bytes(e.dtype) / side.expert_bandwidth(e.dtype)
-        return join(reading, 2 * e.elements * rows / side.decode_flops(e.dtype, "expert"))
+        multiplying = 2 * e.elements * rows / side.decode_flops(e.dtype, "expert")
+        return join(reading, multiplying) + rows * side.expert_row_s(e.width)
 
     return imbalance(side, tokens, seconds)
 
@@ -156,6 +157,7 @@ def step(
             reading = awake * size / side.expert_bandwidth(found.dtype)
             flops = 2 * found.elements * rows
             term["experts"] += join(reading, flops / side.decode_flops(found.dtype, "expert"))
+            term["experts"] += rows * side.expert_row_s(found.width)
         if kind["mixer"]:
             term["core"] += own * one_core(kind, side, context)
         term["operators"] += operators(kind, side) * operator_s(side)

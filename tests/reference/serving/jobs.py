@@ -20,7 +20,7 @@ def hardware(names: Json) -> st.SearchStrategy[Json]:
             drawn[name] = st.fixed_dictionaries({n: share(0, 80) for n in names[name]})
         elif name.endswith("_s"):
             drawn[name] = share(1e-6, 2e-5)
-        elif name == "elementwise_passes":
+        elif name in ("elementwise_passes", "expert_row_passes"):
             drawn[name] = share(0, 20)
         else:
             drawn[name] = share(0.1, 1.5)

@@ -151,6 +151,8 @@ def core(kind: Json, side: Side) -> Core:
         kept.key_bytes = (rank + rope) * kv / dcp
         kept.key_flops = padded * (2 * (rank + rope) + 2 * rank)  # scores, values
         kept.pair_flops = 2 * heads * (m["qk_nope_head_dim"] + rope + m["v_head_dim"])
+        if m["indexer"]:  # keys that each token chooses for itself are read as latents
+            kept.pair_flops = max(heads, TILE_HEADS) * (2 * (rank + rope) + 2 * rank)
         kept.span, kept.latent = span(m), True
     elif m["kind"] == "linear":
         values = m["v_heads"] * m["v_head_dim"] / t

@@ -56,6 +56,7 @@ def terms(side: Side, tokens: float, prompts: float, past: float) -> dict[str, f
             rate = side.prefill_flops(found.dtype, "expert")
             reading = awake * size / side.expert_bandwidth(found.dtype)
             term["experts"] += math.hypot(reading, 2 * found.elements * rows / rate)
+            term["experts"] += rows * side.expert_row_s(found.width)
         if kind["mixer"]:
             c, rate = core(kind, side), side.prefill_flops("bf16", "attention")
             flops = pairs(queries, past, c.span) * c.pair_flops
@@ -86,6 +87,7 @@ def pass_imbalance(side: Side, tokens: float) -> dict[str, float]:
     def seconds(e: Experts, awake: float, rows: float) -> float:
         reading = awake * e.elements * stored_bytes(e.dtype) / side.expert_bandwidth(e.dtype)
         rate = side.prefill_flops(e.dtype, "expert")
-        return math.hypot(reading, 2 * e.elements * rows / rate)
+        multiplying = 2 * e.elements * rows / rate
+        return math.hypot(reading, multiplying) + rows * side.expert_row_s(e.width)
 
     return imbalance(side, tokens, seconds)

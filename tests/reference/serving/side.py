@@ -97,9 +97,10 @@ class Side:
         MXFP4 meets 8-bit activations; weights that are only stored in their format, 16-bit ones.
         """
         peaks: dict[str, float] = self.job["cluster"]["device"]["peak_flops"]
-        operands = {"int4": "bf16", "int8": "bf16", "mxfp4": "fp8"}.get(dtype, dtype)
-        known = operands in peaks and (dtype != "mxfp4" or self.native(dtype))
-        return peaks[operands if known else "bf16"]
+        if ELEMENT_BYTES[dtype] < 1 and not self.native(dtype):
+            return float(peaks["bf16"] * self.hardware["weight_only_rate"])
+        operands = {"int8": "bf16", "mxfp4": "fp8"}.get(dtype, dtype)
+        return peaks[operands if operands in peaks else "bf16"]
 
     def weight_bandwidth(self, dtype: str) -> float:
         ratio = {2.0: "weight_read_16_bit", 0.5: "weight_read_4_bit"}.get(ELEMENT_BYTES[dtype])
@@ -129,9 +130,15 @@ class Side:
         rate = self.hardware[f"prefill_{name}_rate"] * self.software["prefill_rate"]
         if self.role == "prefill":
             rate *= self.software["disaggregated_prefill_rate"]
-        if ELEMENT_BYTES[dtype] < 1:
-            rate *= self.hardware["prefill_expert_4_bit" if name == "expert" else "prefill_4_bit"]
+        if name == "gemm" and ELEMENT_BYTES[dtype] < 1:
+            rate *= self.hardware["prefill_4_bit"]
+        if name == "expert" and dtype in ("fp8", "fp8_block"):
+            rate *= self.hardware["prefill_expert_8_bit"]
         return self.peak(dtype) * rate
+
+    def expert_row_s(self, width: float) -> float:
+        """An expert's input gathered and its result added up, a token and layer, 16-bit passes."""
+        return float(self.hardware["expert_row_passes"] * 2 * width / self.hbm)
 
     def casts(self, dtype: str) -> float:
         """Operators that quantise the input of one GEMM group."""

@@ -70,9 +70,12 @@ impl Context<'_> {
     /// Peak of the operands that weights of a format are multiplied with: 8-bit activations beside
     /// MXFP4, 16-bit ones where weights are only stored in their format.
     fn peak(&self, dtype: Dtype) -> f64 {
+        if self.weight_only(dtype) {
+            return self.bf16.peak_flops * self.hardware.weight_only_rate;
+        }
         let operands = match dtype {
-            Dtype::Int4 | Dtype::Int8 => Dtype::Bf16,
-            Dtype::Mxfp4 if !self.weight_only(dtype) => Dtype::Fp8,
+            Dtype::Int8 => Dtype::Bf16,
+            Dtype::Mxfp4 => Dtype::Fp8,
             other => other,
         };
         let native = self.cluster.device.peak_flops.get(&operands);
@@ -155,7 +158,10 @@ impl Context<'_> {
         self.peak(dtype)
             * self.hardware.prefill_expert_rate
             * self.prefill_ratio
-            * narrow(dtype, self.hardware.prefill_expert_4_bit)
+            * match dtype {
+                Dtype::Fp8 | Dtype::Fp8Block => self.hardware.prefill_expert_8_bit,
+                _ => 1.0,
+            }
     }
 
     /// Rate of prefill attention, FLOP/s.
@@ -175,6 +181,12 @@ impl Context<'_> {
     pub fn elementwise_s(&self) -> f64 {
         self.hardware.elementwise_passes * self.model.hidden as f64 * 2.0
             / self.bf16.memory_bytes_per_s
+    }
+
+    /// Traffic of a row of an expert in a layer, s.
+    #[must_use]
+    pub fn expert_row_s(&self, width: f64) -> f64 {
+        self.hardware.expert_row_passes * width * 2.0 / self.bf16.memory_bytes_per_s
     }
 
     /// LM head on one GPU.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! t = Σ groups (readᵖ + (n·compute)ᵖ)^(1/p)  p = 3: weights of projections, dense, shared, head
-//!   + experts ([awake(n)·read]ᵖ + [rows(n)·compute]ᵖ)^(1/p)   of the hottest rank
+//!   + experts ([awake(n)·read]ᵖ + [rows(n)·compute]ᵖ)^(1/p) + rows(n)·move   of the hottest rank
 //!   + core    b·Σ keys(context)·per key
 //!   + exchange + N_op·τ + host + b·host per sequence + drafts
 //! awake = min(local, a + z√(a(1 − a/local))),  a = local·(1 − (1 + θ·n·p)^(−1/θ)),  p = −ln(1 − k/E)
@@ -188,6 +188,8 @@ pub(super) struct ExpertGroup {
     pub read_s: f64,
     /// Multiplying one row of every layer, s.
     pub row_s: f64,
+    /// Gathering one row of every layer, and adding up its result, s.
+    pub move_s: f64,
     local: f64,
     rate: f64,
     spread: f64,
@@ -205,6 +207,7 @@ impl ExpertGroup {
         Self {
             read_s: n * e.slice().bytes() / context.expert_bytes_per_s(e.dtype),
             row_s: n * 2.0 * e.elements / flops,
+            move_s: n * context.expert_row_s(e.width),
             local: e.local,
             rate: -(-(e.top_k / e.all).min(1.0 - 1e-12)).ln_1p(),
             spread: context.routing.popularity_spread,
@@ -215,20 +218,24 @@ impl ExpertGroup {
         }
     }
 
-    /// Time to read the awake experts and to multiply the rows of the hottest rank, s.
-    pub(super) fn times(&self, tokens: f64) -> (f64, f64) {
+    /// Times to read the awake experts, and to multiply and to move the rows of the hottest rank, s.
+    pub(super) fn times(&self, tokens: f64) -> [f64; 3] {
         let mean = active(self.local, self.rate, self.spread, tokens);
         let awake = hottest(mean, mean * (1.0 - mean / self.local), self.largest);
         let rows = self.rows_per_token * tokens;
         let hot = fullest(rows, rows * self.elsewhere, self.largest, self.beyond);
-        (awake.min(self.local) * self.read_s, hot * self.row_s)
+        [
+            awake.min(self.local) * self.read_s,
+            hot * self.row_s,
+            hot * self.move_s,
+        ]
     }
 
     /// The same of a rank that has its even share.
-    fn even(&self, tokens: f64) -> (f64, f64) {
+    fn even(&self, tokens: f64) -> [f64; 3] {
         let awake = active(self.local, self.rate, self.spread, tokens);
         let rows = self.rows_per_token * tokens;
-        (awake * self.read_s, rows * self.row_s)
+        [awake * self.read_s, rows * self.row_s, rows * self.move_s]
     }
 }
 
@@ -254,10 +261,10 @@ impl Imbalance {
         };
         for (i, group) in groups.iter().enumerate() {
             let (hot, even) = (group.times(tokens), group.even(tokens));
-            found.beyond_s += joined(hot.0, hot.1) - joined(even.0, even.1);
+            found.beyond_s += joined(hot[0], hot[1]) - joined(even[0], even[1]) + hot[2] - even[2];
             if i == 0 {
-                found.rows_ratio = hot.1 / even.1;
-                found.active_experts = hot.0 / group.read_s;
+                found.rows_ratio = hot[1] / even[1];
+                found.active_experts = hot[0] / group.read_s;
             }
         }
         found
@@ -387,8 +394,8 @@ impl Decode {
             ..Terms::default()
         };
         for e in &self.experts {
-            let (read, multiply) = e.times(tokens);
-            terms.experts_s += join(read, multiply);
+            let [read, multiply, rows] = e.times(tokens);
+            terms.experts_s += join(read, multiply) + rows;
         }
         for c in &self.cores {
             let keys = context.min(c.span) * c.per_key_s + context * c.index_per_key_s;

@@ -66,12 +66,19 @@ pub struct Hardware {
     pub prefill_attention_rate: f64,
     /// Rate of 4-bit multiplications over the share of 8-bit ones, prefill.
     pub prefill_4_bit: f64,
-    /// The same for experts.
-    pub prefill_expert_4_bit: f64,
+    /// Rate of 8-bit experts over the share of the others, prefill: their block scales are applied
+    /// outside the tensor cores.
+    pub prefill_expert_8_bit: f64,
+    /// Share of the 16-bit peak that is there for weights that are widened before they are
+    /// multiplied: those kernels issue warp-level instructions.
+    pub weight_only_rate: f64,
     /// Share of the link peak that exchanges reach.
     pub link_rate: f64,
     /// Passes over a hidden vector that a token makes in a layer outside GEMMs, prefill.
     pub elementwise_passes: f64,
+    /// Passes over a row of the hidden width that an expert's input and output make beside its GEMMs:
+    /// gather, cast, result, weighted sum.
+    pub expert_row_passes: f64,
     /// Latency of an all-reduce of a small message in a CUDA graph, s.
     pub all_reduce_s: f64,
     /// Growth of that with each doubling of the ranks beyond one.

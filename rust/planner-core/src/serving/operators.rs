@@ -3,6 +3,8 @@
 //! ```text
 //! projections   weights cut by t = tp / (attention_dp·pcp); KV projections by min(t, g) (heads replicated)
 //! core          keys and values: max(1, ⌈g/t⌉)·(d_k + d_v) elements a token, latent r + d_rope uncut
+//! pairs         in prefill 2·heads·(d_nope + d_rope + d_v) FLOP of latent attention; where each token
+//!               chooses its keys, these are read as latents: 2·max(heads, 64)·(2r + d_rope)
 //! dense, shared fan·H·F / t
 //! experts       E/ep experts of fan·H_e·I / moe_tp
 //! ```
@@ -315,7 +317,11 @@ impl Cut<'_> {
             flops_per_key: 2.0 * padded * (2.0 * rank + rope),
             span: span(m.span),
             context_elements: heads * (2.0 * rank + rope),
-            prefill_flops_per_pair: 2.0 * heads * (nope + rope + v),
+            prefill_flops_per_pair: if m.indexer.is_some() {
+                2.0 * heads.max(LATENT_TILE_HEADS) * (2.0 * rank + rope)
+            } else {
+                2.0 * heads * (nope + rope + v)
+            },
             latent: true,
             ..NO_CORE
         };

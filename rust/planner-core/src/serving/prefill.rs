@@ -201,8 +201,8 @@ impl Prefill {
             ..Terms::default()
         };
         for e in &self.experts {
-            let (read, multiply) = e.times(pass.tokens);
-            terms.experts_s += read.hypot(multiply);
+            let [read, multiply, rows] = e.times(pass.tokens);
+            terms.experts_s += read.hypot(multiply) + rows;
         }
         let all = pairs(queries, pass.past, f64::INFINITY);
         for c in &self.cores {

@@ -148,6 +148,44 @@ fn passes_of_one_token_are_launch_bound_and_long_ones_grow_with_the_square() {
     assert_eq!(c.prefill_s(&pass(0.0, 0.0, 0.0)), 0.0);
 }
 
+/// Step of 64 requests with these passes over the rows of experts, on eight GPUs.
+fn with_row_passes(passes: f64, ep: u32) -> f64 {
+    use super::super::deployment::Backend;
+    let (model, cluster) = (latent_moe(), super::super::fixture::cluster());
+    let hardware = super::Hardware {
+        expert_row_passes: passes,
+        ..HARDWARE
+    };
+    let setting = super::Setting {
+        model: &model,
+        cluster: &cluster,
+        hardware: &hardware,
+        software: &SOFTWARE,
+        backend: Backend::Vllm,
+        routing: super::super::routing::Routing::UNIFORM,
+        measured: None,
+    };
+    let engine = Engine {
+        ep,
+        moe_tp: 8 / ep,
+        ..engine(8)
+    };
+    let costs = super::Costs::new(&setting, &FP8, &engine, super::Role::Both).unwrap();
+    costs.decode_terms(64.0, 1000.0).experts_s
+}
+
+#[test]
+fn experts_that_are_cut_move_every_row_on_every_gpu() {
+    let moved = |ep| with_row_passes(5.0, ep) - with_row_passes(0.0, ep);
+    // 32 layers, 64 tokens of 8 experts, 5 passes over 4,096 elements of 2 bytes at 4 TB/s.
+    let by_hand = 32.0 * 64.0 * 8.0 * 5.0 * 4096.0 * 2.0 / 4e12;
+    assert!((moved(1) / by_hand - 1.0).abs() < 1e-9);
+    // Whole experts: an eighth, and what the fullest of eight has beyond it.
+    let (rows, largest) = (64.0, super::decode::normal_max(8));
+    let fullest = super::decode::hottest(rows, rows * 7.0 / 8.0, largest);
+    assert!((moved(8) / by_hand - fullest / 512.0).abs() < 1e-9);
+}
+
 proptest! {
     #[test]
     fn more_work_takes_longer(b in 1.0..500.0_f64, context in 1.0..50_000.0_f64, dp in 0_u32..4) {
