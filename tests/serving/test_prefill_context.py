@@ -36,7 +36,7 @@ def test_a_long_prompt_is_shared() -> None:
 
 def test_the_search_cuts_prompts_only_where_it_is_asked() -> None:
     job = {k: v for k, v in JOB.items() if k != "concurrency"}
-    space = {"gpus": 32, "mode": "disagg", "pp": 1, "spec_tokens": 0, "tp": 8, "top": 3}
+    space = {"gpus": 16, "mode": "disagg", "pp": 1, "spec_tokens": 0, "tp": 8, "top": 3}
 
     def degrees(**more: object) -> tuple[set[int], set[int]]:
         frame = mp.sweep(**job, **space, **more).frame

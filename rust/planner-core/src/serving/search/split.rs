@@ -414,7 +414,15 @@ impl Sink {
                     None => low,
                     Some(list) => list.iter().copied().rfind(|&n| n <= low)?,
                 };
-                (self.beside(job, source, f64::from(y)), f64::from(y))
+                let (y, wanted) = (f64::from(y), self.beside(job, source, f64::from(y)));
+                // Where even one decode engine takes more than all prefill engines give, it idles.
+                let left = ((most - y * gpus) / source.gpus).floor().max(1.0);
+                if wanted > left && job.copies.prefill.is_none() {
+                    let point = self.point(job, side, source, (left, y));
+                    let keeps = point.ttft_s <= job.goal.ttft_limit_s();
+                    return (keeps && fits(left, y)).then_some(point);
+                }
+                (wanted, y)
             }
             Demand::Rate(rate, _) => {
                 let y = stated(job.copies.decode.as_ref(), rate / self.rate_per_s)?;
@@ -445,6 +453,7 @@ impl Sink {
         let rate = given.min(x * source.rate_per_s);
         let start = match job.traffic.demand {
             Demand::Rate(..) => 0.0,
+            _ if rate < given => rate / self.rate_per_s * self.running,
             _ => y * self.running,
         };
         let ttft_s = source.ttft_s(rate / x, start / x) + self.wait_s;
