@@ -128,6 +128,11 @@ def experts_of(model: ModelSpec) -> int:
     return next((part["experts"] for part in parts if part.get("kind") == "moe"), 0)
 
 
+def has_sparse_attention(model: ModelSpec) -> bool:
+    """Whether some layer attends to keys that an indexer picks."""
+    return any((kind["mixer"] or {}).get("indexer") for kind in model.canonical["kinds"])
+
+
 def counted(
     routing: Mapping[str, Any], stated: str, model: ModelSpec, origins: Mapping[Path, str]
 ) -> None:

@@ -46,6 +46,9 @@ def test_prefill_context_ranks_lie_inside_tp() -> None:
     assert after(found, "--prefill-context-parallel-size") == "4"
     found = words("sglang", engine(role="prefill", pcp=4, ep=16, moe_tp=1))
     assert (after(found, "--tp-size"), after(found, "--attn-cp-size")) == ("16", "4")
+    assert "--enable-prefill-cp" in found and after(found, "--cp-strategy") == "zigzag"
+    found = words("sglang", engine(role="prefill", pcp=4, ep=16, moe_tp=1, sparse=True))
+    assert after(found, "--cp-strategy") == "interleave"
 
 
 def test_vllm_attention_replicas_are_data_parallel_ranks() -> None:
@@ -135,6 +138,7 @@ def test_two_kinds_of_engines() -> None:
         ("trtllm", {"attention_dp": 4}, "4 attention replicas"),
         ("trtllm", {"dcp": 2}, "decode context parallelism"),
         ("trtllm", {"pcp": 2}, "prefill context parallelism"),
+        ("sglang", {"pcp": 2, "dcp": 2}, "decode context ranks beside those of prefill"),
         ("sglang", {"kv_dtype": "nvfp4"}, "a cache in nvfp4"),
         ("sglang", {"ep": 4, "moe_tp": 2}, "expert TP"),
         ("sglang", {"pp": 2, "spec_tokens": 1}, "drafts in a pipeline"),

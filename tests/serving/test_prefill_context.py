@@ -52,6 +52,7 @@ def test_the_search_cuts_prompts_only_where_it_is_asked() -> None:
         ({"pcp": 3}, "topology"),
         ({"backend": "vllm", "pcp": 2, "attention_dp": 2, "ep": 8}, "backend"),
         ({"backend": "trtllm", "pcp": 2}, "backend"),
+        ({"backend": "sglang", "pcp": 2, "dcp": 2}, "backend"),
     ],
 )
 def test_rules_refuse_what_no_backend_runs(job: dict[str, object], rule: str) -> None:

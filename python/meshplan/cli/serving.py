@@ -159,7 +159,7 @@ def export(given: Given, rank: int, folder: Path | None) -> None:
     """Write launch arguments for the best deployment, or the one that the axes pin down."""
     from meshplan.cli.export import hand_over
     from meshplan.export.serving import SHELL, engines, export
-    from meshplan.request import experts_of
+    from meshplan.request import experts_of, has_sparse_attention
     from meshplan.serving import search
     from meshplan.serving.evaluate import flags_of
 
@@ -184,6 +184,7 @@ def export(given: Given, rank: int, folder: Path | None) -> None:
         max_len=longest,
         node=plan.cluster.gpus_per_node,
         experts=experts_of(model),
+        sparse=has_sparse_attention(model),
     )
     launch = export(str(row["backend"]), found)
     hand_over(launch, dict(flags_of(row)), folder, as_json="json" in given)

@@ -67,6 +67,7 @@ class Engine:
     model: str
     experts: int
     gpus_per_node: int
+    sparse: bool = False
 
     @property
     def attention_tp(self) -> int:
@@ -80,7 +81,7 @@ class Engine:
 
 
 def engines(
-    row: Mapping[str, Any], *, model: str, max_len: int, node: int, experts: int
+    row: Mapping[str, Any], *, model: str, max_len: int, node: int, experts: int, sparse: bool
 ) -> list[Engine]:
     """Engines of a row: one kind, or one for prefill and one for decode."""
     shared: dict[str, Any] = {
@@ -92,6 +93,7 @@ def engines(
         "model": model,
         "experts": experts,
         "gpus_per_node": node,
+        "sparse": sparse,
     }
     axes = ("workers", "tp", "pp", "attention_dp", "pcp", "ep", "moe_tp", "redundant_experts")
     own = {axis: row[axis] for axis in axes}
@@ -179,7 +181,13 @@ def sglang(engine: Engine) -> tuple[Flags, list[str]]:
     flags: Flags = [("--tp-size", engine.tp)]
     flags += [("--pp-size", engine.pp)] if engine.pp > 1 else []
     flags += [("--attn-dp-size", engine.attention_dp)] if engine.attention_dp > 1 else []
-    flags += [("--attn-cp-size", engine.pcp)] if engine.pcp > 1 else []
+    if engine.pcp > 1:
+        if engine.dcp > 1:
+            raise refuse(engine, "sglang", "decode context ranks beside those of prefill")
+        # Keys are gathered whole but for sparse attention, which picks its own.
+        strategy = "interleave" if engine.sparse else "zigzag"
+        flags += [("--attn-cp-size", engine.pcp), ("--enable-prefill-cp", None)]
+        flags += [("--cp-strategy", strategy)]
     flags += [("--ep-size", engine.ep)] if engine.ep > 1 else []
     flags += [("--dcp-size", engine.dcp)] if engine.dcp > 1 else []
     if engine.redundant_experts:
