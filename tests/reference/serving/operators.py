@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .side import ELEMENT_BYTES, Json, Side, stored_bytes
+from ..hardware import ELEMENT_BYTES
+from .side import Json, Side, stored_bytes
 
 Matrix = tuple[str, float, str]
 """Group (`projections`, `unquantised`, `dense`, `shared`), elements, format."""

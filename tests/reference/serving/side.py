@@ -6,19 +6,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..hardware import ELEMENT_BYTES
+
 Json = dict[str, Any]
 
-ELEMENT_BYTES = {
-    "fp32": 4.0,
-    "bf16": 2.0,
-    "fp16": 2.0,
-    "fp8": 1.0,
-    "fp8_block": 1.0,
-    "int8": 1.0,
-    "nvfp4": 0.5,
-    "mxfp4": 0.5,
-    "int4": 0.5,
-}
 SCALE_BYTES = {  # per element
     "fp8_block": 4 / (128 * 128),
     "nvfp4": 1 / 16,

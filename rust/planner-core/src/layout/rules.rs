@@ -125,16 +125,10 @@ impl Rule {
 
 /// The value that a rule's sentence names.
 fn value(name: &str, f: &Facts, l: &Layout) -> String {
-    let list = |v: &[u64]| v.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+    if let Some(said) = f.shape.said(name) {
+        return said;
+    }
     let number: u64 = match name {
-        "kv_heads" => return list(&f.shape.kv_heads),
-        "state_groups" => return list(&f.shape.state_groups),
-        "heads" => f.shape.heads,
-        "state_heads" => f.shape.state_heads,
-        "width" => f.shape.width,
-        "expert_width" => f.shape.expert_width,
-        "experts" => f.shape.experts,
-        "layers" => f.shape.layers,
         "seq" => f.seq,
         "batch" => f.batch,
         "world" => f.world,

@@ -32,6 +32,25 @@ pub struct Shape {
     pub tied: bool,
 }
 
+impl Shape {
+    /// The count that a rule's sentence names, as text; none: the name is not one of a shape.
+    pub(crate) fn said(&self, name: &str) -> Option<String> {
+        let list = |v: &[u64]| v.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+        let number = match name {
+            "kv_heads" => return Some(list(&self.kv_heads)),
+            "state_groups" => return Some(list(&self.state_groups)),
+            "heads" => self.heads,
+            "state_heads" => self.state_heads,
+            "width" => self.width,
+            "expert_width" => self.expert_width,
+            "experts" => self.experts,
+            "layers" => self.layers,
+            _ => return None,
+        };
+        Some(number.to_string())
+    }
+}
+
 /// Whether a degree divides a count.
 pub(crate) const fn divides(divisor: u64, value: u64) -> bool {
     value.is_multiple_of(divisor)
